@@ -65,7 +65,7 @@ macro_rules! events {
             $($variant $({ $($field: $type),+ })? $(($payload))?,)+
         }
 
-        /// What happened.
+        /// The type of an event.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum EventType {
             $(

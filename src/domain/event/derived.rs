@@ -18,7 +18,7 @@ use crate::wedge::ReplacedProcess;
 use crate::{DaemonName, GpuUuid, LayoutName, TenantName};
 
 impl NewEvent {
-    /// To what it happened.
+    /// Returns the subject of the event, with the daemon's only GPU where the event itself names none.
     pub fn subject(&self) -> EventSubject {
         let subject = self.event.subject();
         EventSubject { gpu: subject.gpu.or_else(|| self.gpu.clone()), ..subject }
@@ -26,7 +26,7 @@ impl NewEvent {
 }
 
 impl DomainEvent {
-    /// How much it matters.
+    /// Returns the severity of the event: that of the incident's kind for an incident that opened, otherwise that of its type.
     pub fn severity(&self) -> Severity {
         match self {
             Self::IncidentOpened(incident) => incident.kind.severity(),
@@ -150,7 +150,7 @@ pub(super) fn only<T>(all: &[T]) -> Option<&T> {
     }
 }
 
-/// These, unless there is one alone.
+/// Returns all elements of a slice, or none if there is only one.
 fn several<T: Clone>(all: &[T]) -> Vec<T> {
     if all.len() == 1 { Vec::new() } else { all.to_vec() }
 }

@@ -17,18 +17,18 @@ use crate::token::{Token, TokenId};
 use crate::verification::{BlockerCode, VerifiedSetting};
 use crate::{DaemonName, GpuUuid, LayoutName, TenantName, TokenName};
 
-/// Why a daemon is not ready: its condition.
+/// The condition of a daemon that is not ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotReadyReason {
     /// The daemon.
     pub daemon: DaemonName,
-    /// Why, as `ForeignDaemon`.
+    /// The reason of the condition, as `ForeignDaemon`.
     pub reason: ConditionReason,
     /// The condition's message.
     pub message: String,
 }
 
-/// What is known of why a control process died.
+/// The cause of a control process's death, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DaemonDeath {
     /// The manager killed it, since it hung.
@@ -37,7 +37,7 @@ pub enum DaemonDeath {
     ForeignSession,
     /// Another program sent it a quit.
     ForeignQuit,
-    /// Nothing.
+    /// The cause is not known.
     Unexplained,
 }
 
@@ -46,7 +46,7 @@ pub enum DaemonDeath {
 pub struct LostWork {
     /// The clients.
     pub clients: Vec<AffectedClient>,
-    /// Whether some may have left before, since lines of server.log were missed.
+    /// True if some of the clients may have left before, since lines of server.log were missed.
     pub is_uncertain: bool,
 }
 
@@ -70,20 +70,20 @@ pub struct ClientRefusal {
     pub daemon: DaemonName,
     /// Its server.
     pub server: u32,
-    /// What the server wrote.
+    /// Reason that the server wrote.
     pub reason: String,
     /// The process, where that is known.
     pub pid: Option<u32>,
     /// Its tenant, where that is known.
     pub tenant: Option<TenantName>,
-    /// What was read of the process while it lived, by which its tenant is found; it is not stored.
+    /// Signs that were read of the process while it lived, by which its tenant is found. They are not stored.
     pub process: Option<Signs>,
-    /// When, by server.log, in unix milliseconds.
+    /// Time of the refusal by server.log, in unix milliseconds.
     pub logged_at: Option<i64>,
 }
 
 impl ClientRefusal {
-    /// Whether the process had ended before anything was read of it.
+    /// Returns true if the process had ended before anything was read of it.
     pub fn has_ended(&self) -> bool {
         self.pid.is_some() && self.process.is_none()
     }
@@ -102,7 +102,7 @@ pub struct MemoryBreach {
     pub program: Option<String>,
     /// The GPU.
     pub gpu: GpuUuid,
-    /// What it holds, its context included, in bytes, by the driver.
+    /// Memory that the client holds on the GPU by the driver, its context included, in bytes.
     pub used: u64,
     /// Its limit in bytes.
     pub limit: u64,
@@ -113,7 +113,7 @@ pub struct MemoryBreach {
 pub struct IncidentNotice {
     /// Its number.
     pub incident: i64,
-    /// What broke.
+    /// The kind of the incident.
     pub kind: IncidentKind,
     /// The daemon.
     pub daemon: DaemonName,
@@ -142,14 +142,14 @@ pub struct ObservedClient {
     pub program: Option<String>,
     /// Its tenant.
     pub tenant: Option<TenantName>,
-    /// How that is known.
+    /// Evidence for the tenant.
     pub attributed_by: AttributedBy,
-    /// When, by server.log, in unix milliseconds.
+    /// Time by server.log, in unix milliseconds.
     pub logged_at: Option<i64>,
 }
 
 impl ObservedClient {
-    /// Returns it as a client that lost its work.
+    /// Returns the client as one that lost its work.
     pub fn affected(&self) -> AffectedClient {
         let Self { pid, client, tenant, uid, program, .. } = self.clone();
         AffectedClient { client, tenant, uid, program, ..AffectedClient::of(pid) }
@@ -165,16 +165,16 @@ pub struct ChangedTenant {
     pub daemon: Option<DaemonName>,
     /// The GPU that it got instead of another.
     pub gpu: Option<GpuUuid>,
-    /// The fields that are otherwise.
+    /// The fields that changed.
     pub fields: Vec<String>,
 }
 
-/// Why a tenant could not be verified.
+/// Reason for which a tenant could not be verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerificationFailure {
-    /// A client saw other values of these.
+    /// A client saw values of these settings that differ from the configuration.
     Differs(Vec<VerifiedSetting>),
-    /// No client could run.
+    /// No client could run, for this reason where it is known.
     NotVerified(Option<BlockerCode>),
 }
 
@@ -185,7 +185,7 @@ pub struct GrantedLease {
     pub tenant: TenantName,
     /// The process.
     pub holder: ClientId,
-    /// How it is known that the process is the tenant's.
+    /// Evidence that the process belongs to the tenant.
     pub kind: LeaseKind,
     /// Its program when the lease was granted, without arguments.
     pub program: Option<String>,
@@ -196,7 +196,7 @@ pub struct GrantedLease {
 pub struct DaemonLayout {
     /// The daemon.
     pub daemon: DaemonName,
-    /// The layout; `None` if its partitions are not one's of a name.
+    /// The layout; `None` if the daemon's partitions do not come from a named layout.
     pub layout: Option<LayoutName>,
     /// Its version.
     pub version: Option<u32>,
@@ -211,15 +211,15 @@ pub struct DaemonLayout {
 pub struct OperationFacts {
     /// Its ID.
     pub id: Uuid,
-    /// What it does, as `drain_daemon`.
+    /// Kind of the operation, as `drain_daemon`.
     pub kind: &'static str,
     /// The daemons that it works on.
     pub daemons: Vec<DaemonName>,
     /// The GPUs that it works on.
     pub gpus: Vec<GpuUuid>,
-    /// The client that it ends.
+    /// The client that the operation ends.
     pub client: Option<ClientId>,
-    /// Whose that is.
+    /// The tenant of that client.
     pub tenant: Option<TenantName>,
     /// The layout that it applies or replays.
     pub layout: Option<LayoutName>,
@@ -232,13 +232,13 @@ pub struct ComputeModeChange {
     pub daemon: DaemonName,
     /// The GPU.
     pub gpu: GpuUuid,
-    /// What it was before; where it is restored, what it is again.
+    /// The compute mode before the change; where the mode is restored, the mode that is in force again.
     pub previous: Option<ComputeMode>,
-    /// What the daemon wants; `None` where it is restored.
+    /// The mode that the daemon wants; `None` where the previous mode is restored.
     pub desired: Option<ComputeMode>,
 }
 
-/// What an operator confirmed of the host.
+/// A confirmation by an operator about the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostConfirmation {
     /// The database belongs to the machine of this ID.
@@ -247,7 +247,7 @@ pub enum HostConfirmation {
     LossAccepted,
 }
 
-/// How the end of the audit differs from the one on the disk.
+/// A difference between the end of the audit log and the end that is known to have been on the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditDamage {
     /// It ends too early.
@@ -259,7 +259,7 @@ pub enum AuditDamage {
     },
     /// The row of this number is another one.
     RowReplaced(i64),
-    /// The file of this name, which says where the audit ended, is not readable.
+    /// The file of this name, which says where the audit ended, was changed or is not readable.
     HeadChanged(&'static str),
 }
 
@@ -270,7 +270,7 @@ pub struct TokenFacts {
     pub id: TokenId,
     /// Its name.
     pub name: TokenName,
-    /// What it grants.
+    /// Rights that the token grants.
     pub grant: Grant,
 }
 
@@ -280,7 +280,7 @@ impl From<&Token> for TokenFacts {
     }
 }
 
-/// Whose a session is.
+/// The owner of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionOwner {
     /// The holder of the admin token.
@@ -293,16 +293,16 @@ pub enum SessionOwner {
     User(u32),
 }
 
-/// Which events are missing.
+/// Events that are missing from the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LostEvents {
     /// They could not be written.
     NotWritten {
-        /// How many.
+        /// Number of events.
         count: u64,
-        /// When the first of them happened, in unix milliseconds.
+        /// Time of the first of them, in unix milliseconds.
         from: i64,
-        /// When the last of them did.
+        /// Time of the last of them, in unix milliseconds.
         until: i64,
     },
     /// Lines of server.log of this daemon were missed.
@@ -326,16 +326,17 @@ pub enum LostEvents {
     },
 }
 
-/// An event that is not written yet, and what made it happen.
+/// An event that is not written yet, with its cause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewEvent {
-    /// What happened.
+    /// The event.
     pub event: DomainEvent,
-    /// What made it happen.
+    /// The cause, as the reporter knows it.
     pub cause: EventTrigger,
     /// The GPU, where the event names none: the only one of its daemon.
     pub gpu: Option<GpuUuid>,
-    /// Whether it changes incidents alone and is not written: one of many of its kind, of which only some are.
+    /// True if the event is only written when it opens an incident, and otherwise changes incidents alone: events of some kinds are
+    /// limited in rate.
     pub is_quiet: bool,
 }
 
@@ -346,12 +347,12 @@ impl From<DomainEvent> for NewEvent {
 }
 
 impl DomainEvent {
-    /// The event with another cause than the usual one.
+    /// Returns the event with this cause instead of the usual one.
     pub fn because(self, cause: impl Into<EventTrigger>) -> NewEvent {
         NewEvent { event: self, cause: cause.into(), gpu: None, is_quiet: false }
     }
 
-    /// The clients that lost their work by it.
+    /// Returns the clients that lost their work by this event.
     pub fn affected_clients(&self) -> &[AffectedClient] {
         match self {
             Self::DaemonDied { lost, .. } | Self::ServerDied { lost, .. } => &lost.clients,
@@ -362,7 +363,7 @@ impl DomainEvent {
         }
     }
 
-    /// The same, to complete what is known of them.
+    /// Returns the clients that lost their work by this event, so that their facts can be completed.
     pub fn affected_clients_mut(&mut self) -> &mut [AffectedClient] {
         match self {
             Self::DaemonDied { lost, .. } | Self::ServerDied { lost, .. } => &mut lost.clients,

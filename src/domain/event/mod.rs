@@ -28,13 +28,13 @@ use super::incident::IncidentKind;
 use super::layout::record::{Degraded, PartitionDrift};
 use super::{DaemonName, GpuUuid, InvalidValue, LayoutName, PartitionName, TenantName};
 
-/// How much an event matters.
+/// Severity of an event.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// As it should be.
+    /// Everything is as it should be.
     Info,
     /// An operator should know.
     Warning,
@@ -45,10 +45,10 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// All, the least first.
+    /// All severities, the least first.
     pub const ALL: [Self; 4] = [Self::Info, Self::Warning, Self::Error, Self::Critical];
 
-    /// Its number in the store, by which severities are compared.
+    /// Returns the number in the store, by which severities are compared.
     pub fn number(self) -> i64 {
         match self {
             Self::Info => 1,
@@ -58,7 +58,7 @@ impl Severity {
         }
     }
 
-    /// The word in the API.
+    /// Returns the word in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Info => "info",
@@ -86,14 +86,14 @@ pub enum EventVisibility {
     TypeOnly,
 }
 
-/// What an event is about; whatever it is not about is left out.
+/// The subject of an event. Fields that do not apply are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EventSubject {
     /// The daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub daemon: Option<DaemonName>,
-    /// The GPU; for what happens to a daemon with one GPU, that one.
+    /// The GPU; for an event of a daemon with one GPU, that GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuUuid>,
     /// The server, by process ID.
@@ -121,24 +121,24 @@ pub struct EventSubject {
 }
 
 impl EventSubject {
-    /// A daemon.
+    /// Returns the subject of an event about a daemon.
     pub fn daemon(name: &DaemonName) -> Self {
         Self { daemon: Some(name.clone()), ..Self::default() }
     }
 }
 
-/// What made it happen, as far as that is known.
+/// Cause of an event, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum EventCause {
     /// A caller of this API.
     Actor {
-        /// Who, as the audit names them.
+        /// Name of the caller, as in the audit log.
         subject: String,
     },
-    /// What another event reports.
+    /// Another event.
     Event {
-        /// Its ID.
+        /// ID of that event.
         id: i64,
     },
     /// MPS itself.
@@ -147,8 +147,8 @@ pub enum EventCause {
     Client,
     /// Another program that reaches the daemon.
     Outsider {
-        /// The last command of another program that changes something, by control.log, where there is one: a hint, since
-        /// anybody may write there.
+        /// The last command by another program that changes something, as control.log reports it, where there is one. A hint only, since
+        /// anybody may write to that log.
         command: Option<String>,
     },
     /// This manager, by itself.
@@ -157,10 +157,10 @@ pub enum EventCause {
     Host,
 }
 
-/// What made it happen, as its reporter knows it.
+/// Cause of an event, as its reporter knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventTrigger {
-    /// This.
+    /// This cause.
     Known(EventCause),
     /// The last event of this type about the same operation, or else the same daemon; the manager where there is none.
     Latest(EventType),
@@ -172,21 +172,20 @@ impl From<EventCause> for EventTrigger {
     }
 }
 
-/// How something became known.
+/// Source of an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KnownFrom {
     /// A poll: the daemon's own list and /proc.
     Poll,
-    /// server.log alone, for what came and went between two polls: a hint, since anybody who reaches the daemon's pipe
+    /// server.log alone, for a client that came and went between two polls. A hint only, since anybody who reaches the daemon's pipe
     /// directory may write there.
     ServerLog,
-    /// server.log, and a poll that agrees: of a fault that was over before the next poll, the affected clients had been listed and
-    /// are gone.
+    /// server.log, and a poll that agrees: the fault was over before the next poll, and the affected clients had been listed and are gone.
     ServerLogAndPoll,
 }
 
-/// How the manager before this one ended.
+/// The way in which the previous manager ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Predecessor {
@@ -194,13 +193,13 @@ pub enum Predecessor {
     Stopped,
     /// It recorded nothing: it was killed, or the host went down.
     Died,
-    /// Not known: a backup was put in the place of its database since.
+    /// Not known, since a backup has replaced the database.
     Restored,
-    /// There was none that kept a journal.
+    /// There was no previous manager that kept a journal.
     None,
 }
 
-/// What is reported beside the subject, by type.
+/// Facts that are reported beside the subject, by the type of the event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[schema(as = EventDetails)]
@@ -221,17 +220,17 @@ pub enum Details {
         /// Processes that waited to become clients.
         waiting: Vec<u32>,
     },
-    /// Why a daemon is not ready: the reason of its condition.
+    /// The reason for which a daemon is not ready.
     Reason {
-        /// One word, as `ForeignDaemon`.
+        /// Reason of the condition in one word, as `ForeignDaemon`.
         reason: String,
     },
     /// Settings of a daemon.
     Settings {
-        /// Those that are otherwise than they had been read back.
+        /// Settings whose present value differs from the one that had been read back.
         drifted: Vec<Drifted>,
     },
-    /// What is in force.
+    /// The settings that are in force.
     Generation {
         /// The generation of the daemon that was read back.
         generation: i64,
@@ -253,11 +252,11 @@ pub enum Details {
         uid: Option<u32>,
         /// Its program, without arguments.
         program: Option<String>,
-        /// How it is known whose it is.
+        /// Evidence for the tenant of the client.
         attributed_by: AttributedBy,
-        /// How it became known.
+        /// Source of the observation.
         known_from: KnownFrom,
-        /// When the log reports it, where a log does.
+        /// Time by server.log, where it reports the client.
         #[serde(with = "crate::rfc3339::option")]
         #[schema(value_type = Option<String>, format = DateTime)]
         logged_at: Option<i64>,
@@ -266,9 +265,9 @@ pub enum Details {
     Lease {
         /// The process ID of its holder.
         pid: u32,
-        /// When that started, in clock ticks since boot.
+        /// Start time of the holder, in clock ticks since boot.
         start_time: u64,
-        /// How it is known that the process is the tenant's.
+        /// Evidence that the process belongs to the tenant.
         lease: LeaseKind,
         /// Its program when the lease was granted, without arguments.
         program: Option<String>,
@@ -279,17 +278,17 @@ pub enum Details {
         pid: u32,
         /// Its user.
         uid: u32,
-        /// The user who is served.
+        /// The user whose clients are served at present.
         behind_uid: u32,
     },
     /// A client that was not admitted.
     Refused {
-        /// What the server wrote.
+        /// Reason that the server wrote.
         reason: String,
         /// The process, where that is known.
         #[serde(default)]
         pid: Option<u32>,
-        /// When, by the log.
+        /// Time of the refusal by server.log.
         #[serde(with = "crate::rfc3339::option")]
         #[schema(value_type = Option<String>, format = DateTime)]
         logged_at: Option<i64>,
@@ -298,16 +297,16 @@ pub enum Details {
     Memory {
         /// Its process ID.
         pid: u32,
-        /// What it holds, in bytes, its context included.
+        /// Memory that the client holds on the GPU, its context included, in bytes.
         used_bytes: u64,
-        /// Its limit.
+        /// Limit of the client in bytes.
         limit_bytes: u64,
     },
     /// An incident.
     Incident {
         /// Its ID.
         incident: i64,
-        /// What broke.
+        /// Kind of the incident.
         incident_kind: IncidentKind,
         /// The tenants that it hit.
         #[schema(value_type = Vec<String>)]
@@ -315,28 +314,28 @@ pub enum Details {
     },
     /// A fatal error of a GPU.
     Fault {
-        /// What server.log and the kernel's log report of it.
+        /// Report of the fault in server.log and the kernel's log.
         report: GpuFaultReport,
         /// The processes whose work is lost, as far as server.log reports.
         affected: Vec<u32>,
-        /// The same with what is known of each.
+        /// The affected processes, each with all that is known of it.
         #[serde(default)]
         clients: Vec<AffectedClient>,
-        /// How it became known.
+        /// Source of the observation.
         known_from: KnownFrom,
-        /// When it began, by server.log.
+        /// Time at which the fault began, by server.log.
         #[serde(default, with = "crate::rfc3339::option")]
         #[schema(value_type = Option<String>, format = DateTime)]
         logged_at: Option<i64>,
     },
     /// A spec that was written.
     Changed {
-        /// The fields that are otherwise; empty for a new thing.
+        /// The fields that changed; empty if the object was created.
         fields: Vec<String>,
     },
     /// An operation.
     Operation {
-        /// What it does, as `drain_daemon`.
+        /// Kind of the operation, as `drain_daemon`.
         operation: String,
         /// The daemons that it works on.
         #[schema(value_type = Vec<String>)]
@@ -344,21 +343,21 @@ pub enum Details {
         /// The GPUs that it works on, as they were when it was requested.
         #[serde(default)]
         gpus: Vec<GpuUuid>,
-        /// Why it failed, where it did.
+        /// Reason for the failure, if the operation failed.
         error: Option<String>,
     },
     /// A step of an operation.
     Step {
-        /// What was done.
+        /// The action that was taken.
         step: String,
         /// Its outcome.
         outcome: String,
     },
     /// The compute mode of a GPU.
     ComputeMode {
-        /// What it was before; where it is restored, what it is again.
+        /// The mode before the change; where a mode is restored, the mode that is in force again.
         previous: Option<ComputeMode>,
-        /// What a daemon wants; `null` where it is restored.
+        /// The mode that a daemon wants; `null` where the previous mode is restored.
         desired: Option<ComputeMode>,
     },
     /// A manager.
@@ -367,7 +366,7 @@ pub enum Details {
         version: String,
         /// Its process ID.
         pid: u32,
-        /// How the one before ended.
+        /// The way in which the previous manager ended.
         predecessor: Predecessor,
     },
     /// A token or a session.
@@ -379,23 +378,23 @@ pub enum Details {
     },
     /// Events that were lost.
     Lost {
-        /// How many; `null` where that is not known.
+        /// Number of lost events; `null` where it is not known.
         count: Option<u64>,
-        /// When the first of them happened, where that is known.
+        /// Time of the first of them, where it is known.
         #[serde(with = "crate::rfc3339::option")]
         #[schema(value_type = Option<String>, format = DateTime)]
         from: Option<i64>,
-        /// When the last of them happened.
+        /// Time of the last of them, where it is known.
         #[serde(with = "crate::rfc3339::option")]
         #[schema(value_type = Option<String>, format = DateTime)]
         until: Option<i64>,
-        /// The first event from which on the journal is whole again.
+        /// ID of the first event from which on the journal is complete again.
         whole_from: Option<i64>,
     },
 }
 
 impl Details {
-    /// The clients that lost their work by it.
+    /// Returns the clients that lost their work by the event.
     pub fn affected_clients(&self) -> &[AffectedClient] {
         match self {
             Self::Death { clients, .. } | Self::Fault { clients, .. } => clients,
@@ -403,7 +402,8 @@ impl Details {
         }
     }
 
-    /// Their tenants, or those that an incident hit; none where server.log alone reports it, which anybody may have written who reaches it.
+    /// Returns the tenants of the affected clients, or those that an incident hit. Returns none of a fault that server.log alone reports,
+    /// since anybody who reaches that log may write to it.
     pub fn affected_tenants(&self) -> impl Iterator<Item = &TenantName> {
         let is_seen = !matches!(self, Self::Fault { known_from: KnownFrom::ServerLog, .. });
         let clients = self.affected_clients().iter().filter(move |_| is_seen);
@@ -416,7 +416,7 @@ impl Details {
 }
 
 impl Event {
-    /// Returns the client that it is about, as one that lost its work; `None` where it is about none.
+    /// Returns the client of the event as one that lost its work; `None` if the event is not about a client.
     pub fn client(&self) -> Option<AffectedClient> {
         let Some(Details::Client { pid, uid, program, .. }) = self.details.clone() else { return None };
         let EventSubject { client, tenant, .. } = self.subject.clone();
@@ -441,31 +441,31 @@ pub struct AffectedClient {
     /// Its program, without arguments, where that is known.
     #[serde(default)]
     pub program: Option<String>,
-    /// When it started; `null` where that is not known.
+    /// Time at which the process started; `null` where it is not known.
     #[serde(default, with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<i64>,
-    /// When it connected to its server, by server.log; `null` where that was before this manager read it.
+    /// Time at which the client connected to its server, by server.log; `null` if it connected before this manager read the log.
     #[serde(default, with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub connected_at: Option<i64>,
-    /// What it held on all GPUs when the driver listed it last before, in bytes; `null` where that was not reported.
+    /// Memory that the client held on all GPUs when the driver last listed it, in bytes; `null` where that was not reported.
     #[serde(default)]
     pub memory: Option<u64>,
-    /// Whether its server wrote that its worker is in reset as it exited after a fatal GPU error, which it has not been seen to write of an
-    /// innocent client.
+    /// True if the server wrote that the client's worker is in reset as the server exited after a fatal GPU error. No server has been seen
+    /// to write this of an innocent client.
     #[serde(default)]
     #[schema(required = true)]
     pub worker_in_reset: bool,
-    /// Whether its context ended within 5 ms of the fatal GPU error, by server.log; those that ended before it are not in its list of whose work
-    /// is lost.
+    /// True if the client's context ended within 5 ms of the fatal GPU error, by server.log. Clients whose context ended before the error
+    /// are missing from the server's list of the clients that lost their work.
     #[serde(default)]
     #[schema(required = true)]
     pub ended_with_it: bool,
 }
 
 impl AffectedClient {
-    /// A process of which nothing else is known.
+    /// Returns a process of which nothing else is known.
     pub fn of(pid: u32) -> Self {
         Self {
             pid,
@@ -482,7 +482,7 @@ impl AffectedClient {
     }
 }
 
-/// Things of which an event is about more than one.
+/// The daemons and GPUs of an event that is about more than one of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OtherSubjects {
     /// Daemons.
@@ -491,7 +491,7 @@ pub struct OtherSubjects {
     pub gpus: Vec<GpuUuid>,
 }
 
-/// The fields that are otherwise, of a spec that was there before and is there after.
+/// Returns the names of the fields whose values differ between two versions of a spec; none if the spec was created or deleted.
 pub fn changed_fields(before: Option<&serde_json::Value>, after: Option<&serde_json::Value>) -> Vec<String> {
     let object = |spec: Option<&serde_json::Value>| spec.and_then(|spec| spec.as_object()).cloned();
     let (Some(before), Some(after)) = (object(before), object(after)) else { return Vec::new() };
@@ -502,69 +502,68 @@ pub fn changed_fields(before: Option<&serde_json::Value>, after: Option<&serde_j
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Event {
-    /// Its number: it grows by one from commit to commit.
+    /// Number of the event; it grows by one from commit to commit.
     #[schema(minimum = 0, example = 4711)]
     pub id: i64,
-    /// When it was written.
+    /// Time at which the event was written.
     #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub at: i64,
-    /// What happened.
+    /// Type of the event.
     #[serde(rename = "type")]
     pub kind: EventType,
-    /// How much it matters.
+    /// Severity of the event.
     pub severity: Severity,
-    /// To what.
+    /// Subject of the event.
     pub subject: EventSubject,
-    /// What made it happen.
+    /// Cause of the event.
     pub cause: EventCause,
-    /// The same for people.
+    /// Message for people.
     pub message: String,
-    /// What else is reported; `null` where there is nothing.
+    /// Further facts by type; `null` where there are none.
     pub details: Option<Details>,
 }
 
-/// Which events are wanted; whatever is not given is not requested.
+/// A filter of events. Criteria that are not set match every event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventFilter {
-    /// Those of these types; empty is all.
+    /// Types to match; empty matches all types.
     pub types: Vec<EventType>,
-    /// Those that matter at least so much.
+    /// Lowest severity to match.
     pub severity: Option<Severity>,
-    /// Those about this daemon.
+    /// Daemon that the event is about.
     pub daemon: Option<DaemonName>,
-    /// Those about this tenant.
+    /// Tenant that the event is about.
     pub tenant: Option<TenantName>,
-    /// Those about this GPU.
+    /// GPU that the event is about.
     pub gpu: Option<GpuUuid>,
-    /// Those about this client.
+    /// Client that the event is about.
     pub client: Option<ClientId>,
-    /// Those about this operation.
+    /// Operation that the event is about.
     pub operation: Option<Uuid>,
-    /// Those written at this time or later, in unix milliseconds.
+    /// Earliest time at which the event was written, in unix milliseconds.
     pub since: Option<i64>,
-    /// Those written before this time, in unix milliseconds.
+    /// Time before which the event was written, in unix milliseconds.
     pub until: Option<i64>,
-    /// Those with this number or a higher one.
+    /// Lowest number of the event.
     pub from: Option<i64>,
-    /// Those that follow on the event with this number.
+    /// Number of the event that caused the event.
     pub cause: Option<i64>,
 }
 
 impl EventFilter {
-    /// Whether it asks for what is about a daemon, a GPU or a tenant, of which an event may have several.
+    /// Returns true if the filter names a daemon, a GPU or a tenant. An event may be about several of these.
     pub fn has_place(&self) -> bool {
         self.daemon.is_some() || self.gpu.is_some() || self.tenant.is_some()
     }
 
-    /// One that no event passes.
+    /// Returns a filter that no event passes.
     #[must_use]
     pub fn none() -> Self {
         Self { from: Some(i64::MAX), ..Self::default() }
     }
 
-    /// Reads the types that are wanted: names with commas between, of which one that ends with a dot stands for all that
-    /// begin with it.
+    /// Reads a list of types: names with commas between them. A name that ends with a dot stands for all types that begin with it.
     pub fn parse_types(text: &str) -> Result<Vec<EventType>, InvalidValue> {
         let mut types = Vec::new();
         for word in text.split(',').map(str::trim) {

@@ -1,7 +1,8 @@
 //! Clients that hold more device memory than their limit allows, by what the driver reports.
 //!
-//! MPS counts a client's context against its limit and NVML may count parts of it otherwise, so the context's share and a margin are
-//! added to the limit before anything counts as a breach. And it has to be seen twice in a row: a client that ends is listed a moment longer.
+//! MPS counts a client's context against its limit and NVML may count parts of it differently, so the context's share and a margin are
+//! added to the limit before anything counts as a breach. A breach has to be seen twice in a row, since a client that ends is listed a
+//! moment longer.
 //!
 //! A client keeps the limit that it was started with (FACTS.md, "Limits"), so it is measured by the one that was in force when it was
 //! first seen, whatever is written later.
@@ -14,29 +15,30 @@ use crate::memory::MIB;
 use crate::resolution::context_bytes;
 use crate::{DaemonName, GpuUuid, TenantName};
 
-/// What a client may hold beyond its limit and its context, in bytes.
+/// Memory that a client may hold beyond its limit and its context, in bytes.
 pub const MARGIN: u64 = 64 * MIB;
-/// How many readings in a row have to show a breach.
+/// Number of readings in a row that have to show a breach.
 const READINGS: u8 = 2;
 
-/// How much earlier than it was a process may seem to have started: the kernel states the boot time in whole seconds.
+/// Error of a process's start time, in milliseconds: it may seem earlier than it was, since the kernel states the boot time in whole
+/// seconds.
 const START_TIME_ERROR_MS: i64 = 2000;
 
-/// What is known of the limit of a client on a GPU.
+/// Evidence for the limit of a client on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitEvidence {
     /// The limit in force now, in bytes.
     pub present: u64,
-    /// When it may have been changed last, in unix milliseconds.
+    /// Latest time at which the limit may have been changed, in unix milliseconds.
     pub changed_at: i64,
     /// The limit in the environment that the client was started with, in bytes.
     pub environment: Option<u64>,
-    /// When the client started, in unix milliseconds.
+    /// Time at which the client started, in unix milliseconds.
     pub started_at: i64,
 }
 
 impl LimitEvidence {
-    /// The limit that the client was started with, in bytes; `None` where nothing says so.
+    /// Returns the limit that the client was started with, in bytes; `None` where nothing says so.
     fn at_start(self) -> Option<u64> {
         if self.started_at > self.changed_at.saturating_add(START_TIME_ERROR_MS) {
             return Some(self.present);
@@ -47,7 +49,7 @@ impl LimitEvidence {
     }
 }
 
-/// What a client holds on a GPU.
+/// The memory that a client holds on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryUse {
     /// Its daemon.
@@ -62,43 +64,43 @@ pub struct MemoryUse {
     pub gpu: GpuUuid,
     /// The SMs of that GPU.
     pub sms: u32,
-    /// What it holds, in bytes.
+    /// Memory that it holds, in bytes.
     pub used: u64,
-    /// What is known of its limit.
+    /// Evidence for its limit.
     pub limit: LimitEvidence,
 }
 
 impl MemoryUse {
-    /// Whether it is more than this limit, the largest context and the margin allow together.
+    /// Returns true if the client holds more than this limit, the largest context and the margin allow together.
     fn is_beyond(&self, limit: u64) -> bool {
         self.used > limit.saturating_add(context_bytes(self.sms)).saturating_add(MARGIN)
     }
 }
 
-/// Which clients are beyond their limits.
+/// Tracks clients that are beyond their limits.
 #[derive(Debug, Clone, Default)]
 pub struct BreachTracker {
-    /// The limit in bytes that each was started with, where it is known.
+    /// The limit in bytes that each client was started with, where it is known.
     limits: BTreeMap<(ClientId, GpuUuid), u64>,
-    /// How often in a row each was seen beyond its limit.
+    /// Number of readings in a row in which each client was beyond its limit.
     suspected: BTreeMap<(ClientId, GpuUuid), u8>,
-    /// Those that an event reports.
+    /// Breaches that an event has reported.
     reported: BTreeMap<(ClientId, GpuUuid), MemoryBreach>,
 }
 
 impl BreachTracker {
-    /// One that knows of breaches that an earlier manager reported.
+    /// Creates a tracker that knows of breaches that an earlier manager reported.
     pub fn with(reported: impl IntoIterator<Item = MemoryBreach>) -> Self {
         let reported = reported.into_iter().map(|breach| ((breach.client, breach.gpu.clone()), breach));
         Self { reported: reported.collect(), ..Self::default() }
     }
 
-    /// The GPUs on which some were seen beyond their limits once, and are to be read again.
+    /// Returns the GPUs on which clients were seen beyond their limits once, which have to be read again.
     pub fn suspected_on(&self) -> BTreeSet<GpuUuid> {
         self.suspected.keys().map(|(_, gpu)| gpu.clone()).collect()
     }
 
-    /// Takes what every client holds now; gives what there is to report.
+    /// Takes the present memory of every client, and returns the breaches that began or ended.
     pub fn observe(&mut self, uses: &[MemoryUse]) -> Vec<DomainEvent> {
         let present: BTreeSet<(ClientId, GpuUuid)> =
             uses.iter().map(|one| (one.client, one.gpu.clone())).collect();
@@ -173,7 +175,7 @@ mod tests {
         }
     }
 
-    /// What a client holds whose limit was lowered to 1 GiB after it had started.
+    /// Returns the memory of a client whose limit was lowered to 1 GiB after it had started.
     fn lowered(mib: u64, environment: Option<u64>) -> MemoryUse {
         let mut held = held(mib);
         held.limit.changed_at = 2_000_000;

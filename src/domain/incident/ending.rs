@@ -1,11 +1,11 @@
-//! Which events end incidents.
+//! Ends incidents when an event shows that they are over.
 
 use super::grouping::Grouping;
 use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic};
 use crate::event::{DomainEvent, MemoryBreach};
 
 impl Grouping<'_> {
-    /// An event after which something is well again, or no longer there.
+    /// Takes an event after which something works again or is no longer there.
     pub(super) fn ending(&mut self) {
         use IncidentEnd::{Recovered, Replaced, Stopped};
         use IncidentKind as Kind;

@@ -1,8 +1,9 @@
-//! Whom the evidence of a GPU fault speaks against: each piece with what it is worth.
+//! Evidence about the clients of a GPU fault: each piece with its worth.
 //!
-//! For a memory fault MPS and the kernel name the client that connected first, or seldom the second, whoever faulted (88 and 6 of 94 on H200s).
-//! So that names nobody here. What is left is circumstance, but for two things: a server writes of some culprits, and has not been seen to write
-//! of anybody else, that their worker is in reset; and where one client alone was on the GPU, nobody else can have done it.
+//! For a memory fault MPS and the kernel name the client that connected first, or seldom the second, whoever faulted (88 and 6 of 94 on
+//! H200s). So such a name accuses nobody here. The rest is circumstance, with two exceptions: a server writes of some culprits that their
+//! worker is in reset, and has not been seen to write it of anybody else; and where only one client was on the GPU, no other can have
+//! faulted.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,13 +12,13 @@ use super::{Incident, IncidentKind, Suspect};
 use crate::count::counted;
 use crate::event::AffectedClient;
 
-/// What a piece of evidence is worth.
+/// Worth of a piece of evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EvidenceWorth {
-    /// It says nothing of who faulted.
+    /// It does not show which client faulted.
     Nothing,
-    /// It fits, and fits others too.
+    /// It fits this client, and others too.
     Hint,
     /// It has not been seen of a client that did not fault.
     Suspected,
@@ -31,9 +32,9 @@ pub enum EvidenceKind {
     WorkerInReset,
     /// No other client shared the GPU.
     OnlyClient,
-    /// Its context ended in the very moment of the fault.
+    /// Its context ended at the very moment of the fault.
     EndedWithIt,
-    /// In how many of the GPU's last faults a client of its tenant was there, and how often without a fault.
+    /// Presence of the tenant's clients in the last faults of the GPU, and at times without a fault.
     Presence,
     /// It connected after all others.
     ConnectedLast,
@@ -46,9 +47,9 @@ pub enum EvidenceKind {
 pub struct Evidence {
     /// Its kind.
     pub kind: EvidenceKind,
-    /// What it is worth.
+    /// Worth of the evidence.
     pub worth: EvidenceWorth,
-    /// It in words.
+    /// The evidence in words.
     #[schema(example = "connected last, 1.2 s before the fault")]
     pub words: String,
 }
@@ -64,20 +65,20 @@ impl std::fmt::Display for Evidence {
     }
 }
 
-/// How often clients of a tenant were on a GPU.
+/// Presence of a tenant's clients on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TenantPresence {
-    /// In so many of the faults that are looked at.
+    /// Number of the examined faults in which a client of the tenant was there.
     pub faults: u32,
-    /// So many faults are looked at.
+    /// Number of faults that were examined.
     pub of_faults: u32,
-    /// At so many moments before the fault.
+    /// Number of the examined moments before the fault at which a client of the tenant was there.
     pub moments: u32,
-    /// So many moments are looked at.
+    /// Number of moments that were examined.
     pub of_moments: u32,
 }
 
-/// Moments without a fault below which they say nothing: a minute of those that are recorded.
+/// Fewest moments without a fault that are evidence: a minute of those that are recorded.
 const FEWEST_MOMENTS: u32 = 12;
 
 impl TenantPresence {
@@ -85,7 +86,7 @@ impl TenantPresence {
         (self.of_moments >= FEWEST_MOMENTS).then(|| f64::from(self.moments) / f64::from(self.of_moments))
     }
 
-    /// How much more often it was there when the GPU faulted than when it did not.
+    /// Returns the share of faults minus the share of moments without a fault at which the tenant was there.
     fn weight(self) -> f64 {
         let at_faults =
             if self.of_faults < 2 { 0.0 } else { f64::from(self.faults) / f64::from(self.of_faults) };
@@ -120,14 +121,15 @@ pub struct RankedClient {
 }
 
 impl RankedClient {
-    /// How old it was when it lost its work, where that is known.
+    /// Returns the client's age when it lost its work, where it is known, as words.
     pub fn age_at(&self, loss: i64) -> Option<String> {
         self.client.started_at.map(|at| duration_words((loss - at).max(0)))
     }
 }
 
 impl Incident {
-    /// The clients that lost their work; of a GPU fault with the evidence, those first against whom it is the weightiest.
+    /// Returns the clients that lost their work. In a GPU fault each comes with its evidence, and those with the weightiest evidence come
+    /// first.
     pub fn ranked(&self, presence: impl Fn(&AffectedClient) -> Option<TenantPresence>) -> Vec<RankedClient> {
         let mut ranked: Vec<(f64, RankedClient)> = self
             .affected
@@ -157,7 +159,7 @@ impl Incident {
         ranked.into_iter().map(|(_, ranked)| ranked).collect()
     }
 
-    /// The processes suspected of having caused it, or that it is about.
+    /// Returns the processes suspected of having caused a GPU fault, or those that another incident is about.
     pub fn suspected(&self) -> Vec<Suspect> {
         if self.kind != IncidentKind::GpuFault {
             return self.suspects.clone();
@@ -173,7 +175,7 @@ impl Incident {
         suspected.map(suspect).collect()
     }
 
-    /// The evidence by which a client is suspected.
+    /// Returns the evidence by which a client is suspected, if there is any.
     fn suspicion(&self, client: &AffectedClient) -> Option<Evidence> {
         let report = self.fault.as_ref()?;
         let suspected =

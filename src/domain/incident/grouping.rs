@@ -1,7 +1,7 @@
-//! Which incidents an event opens, changes or ends.
+//! Decides which incidents an event opens, changes or ends.
 //!
 //! One incident groups what belongs together: a GPU fault with the death of its server and its clients, a daemon's death with its
-//! server's, repeated deaths in a crash loop, repeated drift. A client that lost its work in one incident does not lose it again in another.
+//! server's, repeated deaths in a crash loop, repeated drift. A client that lost its work in one incident is not added to another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,31 +15,31 @@ use crate::event::{
 use crate::memory::Bytes;
 use crate::{DaemonName, GpuUuid, TenantName};
 
-/// For how long after its end an incident is considered: it may open again, and its clients are known to have lost their work.
+/// Time after its end for which an incident is considered: it may open again, and its clients are known to have lost their work.
 pub const MEMORY_MS: i64 = 5 * 60 * 1000;
 
-/// How long before it is noticed a fault can have begun by the time that server.log gives.
+/// Longest time between the beginning of a fault by server.log and the moment at which it is noticed.
 const LOGGED_MS: i64 = 5 * 60 * 1000;
 
-/// For how long after a daemon runs again a crash loop lasts: a death within it is one more of the loop.
+/// Time after a daemon runs again for which a crash loop lasts: a death within it is one more of the loop.
 pub(super) const CRASH_LOOP_MS: i64 = 60 * 1000;
 
-/// An event that was written.
+/// An event, with everything that is needed to assign it to incidents.
 #[derive(Debug, Clone, Copy)]
 pub struct Occurrence<'o> {
-    /// Its number; `None` for one that is not written.
+    /// Its number; `None` for an event that is not written.
     pub id: Option<i64>,
-    /// When, in unix milliseconds.
+    /// Time of the event, in unix milliseconds.
     pub at: i64,
-    /// What happened.
+    /// The event itself.
     pub event: &'o DomainEvent,
     /// The type of the event that caused it, where one did.
     pub because: Option<EventType>,
     /// The number of the event that caused it, where one did.
     pub cause: Option<i64>,
-    /// The daemon's GPUs.
+    /// GPUs of the daemon.
     pub gpus: &'o [GpuUuid],
-    /// The clients that are connected to the daemon; needed where [`counts_unaffected`] says so.
+    /// The clients that are connected to the daemon; needed where [`counts_unaffected`] returns true.
     pub connected: &'o [ClientId],
 }
 
@@ -52,10 +52,10 @@ pub struct StoredIncident {
     pub incident: Incident,
 }
 
-/// What happened to an incident.
+/// The change of an incident's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transition {
-    /// It is new, or happened again after it had ended.
+    /// It is new, or happened again after its end.
     Opened,
     /// It became worse: a daemon that died is in a crash loop.
     Worsened,
@@ -63,7 +63,7 @@ pub enum Transition {
     Ended,
     /// It was over when it became known.
     OpenedAndEnded,
-    /// More of it is known.
+    /// It is still in the state that it had, and more of it is known.
     Extended,
 }
 
@@ -74,11 +74,11 @@ pub struct IncidentChange {
     pub id: Option<i64>,
     /// The incident as it is now.
     pub incident: Incident,
-    /// What happened to it.
+    /// The change of its state.
     pub transition: Transition,
 }
 
-/// The incidents that an event opens, changes, ends or belongs to; `known` are those of its daemon that are open or ended within
+/// Returns the incidents that an event opens, changes, ends or belongs to; `known` are those of its daemon that are open or ended within
 /// [`MEMORY_MS`], oldest first.
 pub fn group(seen: &Occurrence<'_>, known: &[StoredIncident]) -> Vec<IncidentChange> {
     let concerned = seen.event.concerned_daemon();
@@ -92,7 +92,7 @@ pub fn group(seen: &Occurrence<'_>, known: &[StoredIncident]) -> Vec<IncidentCha
     grouping.changes
 }
 
-/// Whether an event says who lost work, so that the other connected clients are those who kept theirs.
+/// Returns true if an event says who lost work, so that the other connected clients are those who kept theirs.
 pub fn counts_unaffected(event: &DomainEvent) -> bool {
     match event {
         DomainEvent::ServerDied { .. }
@@ -106,7 +106,7 @@ pub fn counts_unaffected(event: &DomainEvent) -> bool {
     }
 }
 
-/// Items in one line; `None` where there are none.
+/// Joins items in one line; `None` where there are none.
 fn listed(items: &[impl ToString]) -> Option<String> {
     let items: Vec<String> = items.iter().map(ToString::to_string).collect();
     (!items.is_empty()).then(|| items.join(", "))
@@ -194,7 +194,7 @@ impl Grouping<'_> {
         }
     }
 
-    /// What concerns settings, layouts, processes beside MPS, and single clients.
+    /// Takes events about settings, layouts, processes beside MPS, and single clients.
     fn take_setting(&mut self) {
         use IncidentKind as Kind;
         match self.seen.event {
@@ -299,13 +299,13 @@ impl Grouping<'_> {
         self.report_over(report, |known| same(known) && is_of(known) && (is_hint || !known.is_hint));
     }
 
-    /// Reports what is over by the time that it is known: with the last incident that it belongs to, or as a new one.
+    /// Adds a report of something that was over when it became known to the last incident that it belongs to, or opens and ends a new one.
     pub(super) fn report_over(&mut self, mut report: IncidentReport, belongs: impl Fn(&Incident) -> bool) {
         let is_it = |known: &&StoredIncident| belongs(&known.incident);
         let (mut incident, id) = match self.known.iter().rev().find(is_it) {
             Some(known) => {
                 let mut incident = known.incident.clone();
-                // What a log alone reports adds nobody to what was seen.
+                // A log alone adds no clients to an incident that was seen.
                 if report.is_hint && !incident.is_hint {
                     report.clients.clear();
                 }
@@ -314,7 +314,7 @@ impl Grouping<'_> {
             }
             None => (self.opened(report), None),
         };
-        // What a log adds to a fault that was seen does not change when that was over.
+        // A log's report of a fault that was seen does not change the end of that fault.
         if id.is_none() || incident.is_momentary() {
             incident.end(self.seen.at, IncidentEnd::Recovered);
         }
@@ -347,7 +347,7 @@ impl Grouping<'_> {
         });
     }
 
-    /// Adds what is reported to the last open incident that it belongs to, or opens one.
+    /// Adds a report to the last open incident that it belongs to, or opens one.
     fn report(&mut self, report: IncidentReport, belongs: impl Fn(&Incident) -> bool) {
         let open = self.known.iter().rev().find(|known| known.incident.is_open() && belongs(&known.incident));
         match open {
@@ -359,7 +359,8 @@ impl Grouping<'_> {
         }
     }
 
-    /// The death of a daemon, or that it crashes again and again: the same, or one more of a crash loop that has not passed yet.
+    /// Takes the death of a daemon, or repeated crashes: the report joins an open incident, or a crash loop that ended within
+    /// [`CRASH_LOOP_MS`] and was not acknowledged.
     fn death(&mut self, report: IncidentReport, belongs: impl Fn(&Incident) -> bool) {
         let is_open = |known: &StoredIncident| known.incident.is_open() && belongs(&known.incident);
         let lasts = |known: &&StoredIncident| {
@@ -376,8 +377,8 @@ impl Grouping<'_> {
         }
     }
 
-    /// The same for what comes and goes: it also belongs to the last incident of its kind and topic, unless that one
-    /// was acknowledged after it had ended.
+    /// Adds a report of something that comes and goes to the last incident of its kind and topic, open or not, unless that one was
+    /// acknowledged and is over. Otherwise opens a new one.
     pub(super) fn recurring(&mut self, report: IncidentReport) {
         let same = |known: &&StoredIncident| {
             known.incident.kind == report.kind && known.incident.topic == report.topic
@@ -396,7 +397,7 @@ impl Grouping<'_> {
     }
 
     fn opened(&self, report: IncidentReport) -> Incident {
-        // Another zone's clock, or a log that was read long after: when it was noticed is nearer.
+        // The log may be in another time zone or have been read long after, so the time of notice is nearer.
         let began = report.began.filter(|at| (self.seen.at - LOGGED_MS..=self.seen.at).contains(at));
         let mut incident = Incident {
             kind: report.kind,
@@ -484,7 +485,7 @@ impl Grouping<'_> {
         self.note_event(incident);
     }
 
-    /// A client that lost its work, unless an incident has it already.
+    /// Adds a client that lost its work, unless another incident has it already.
     fn add_affected(&self, incident: &mut Incident, id: Option<i64>, client: AffectedClient) {
         let others = self.known.iter().filter(|known| Some(known.id) != id && !known.incident.is_hint);
         let mut elsewhere = others.flat_map(|known| &known.incident.affected);
@@ -515,7 +516,7 @@ impl Grouping<'_> {
         incident.unaffected = Some(incident.unaffected.map_or(kept, |before| before.min(kept)));
     }
 
-    /// A client that left because of a fault whose clients are not known, or while the only GPU of its daemon is missing.
+    /// Adds a client that left because of a fault whose clients are not known, or while the only GPU of its daemon is missing.
     pub(super) fn add_client(&mut self, left: &ObservedClient) {
         let (because, gpus) = (self.seen.because, self.seen.gpus);
         let is_fault = because == Some(EventType::ServerFault);
@@ -530,7 +531,7 @@ impl Grouping<'_> {
         self.extended(known.id, incident);
     }
 
-    /// A client whose worker was in reset as it exited: evidence in the fault that it is affected by.
+    /// Marks a client whose worker was in reset as it exited, as evidence in the fault by which it is affected.
     fn in_reset(&mut self, server: u32, pid: u32) {
         let is_it = |known: &&StoredIncident| {
             let Incident { kind, topic, affected, .. } = &known.incident;
@@ -548,7 +549,7 @@ impl Grouping<'_> {
         self.extended(known.id, incident);
     }
 
-    /// Ends the open incidents that it concerns.
+    /// Ends the open incidents for which the predicate holds.
     pub(super) fn end(&mut self, by: IncidentEnd, concerns: impl Fn(&Incident) -> bool) {
         for known in self.known.iter().filter(|known| known.incident.is_open() && concerns(&known.incident)) {
             let mut incident = known.incident.clone();
@@ -569,7 +570,7 @@ fn suspect(client: ClientId, tenant: Option<&TenantName>) -> Suspect {
     }
 }
 
-/// Whether two name the same process: by the process where both know it, else by its number.
+/// Returns true if both are the same process: by identity where both are known by it, otherwise by process ID.
 pub(super) fn is_same(one: &AffectedClient, other: &AffectedClient) -> bool {
     match (one.client, other.client) {
         (Some(one), Some(other)) => one == other,

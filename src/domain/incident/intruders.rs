@@ -10,19 +10,20 @@ use crate::exposure::SocketExposure;
 use crate::foreign_owner::SharingDaemon;
 use crate::foreign_user::ForeignUser;
 
-/// Something beside a daemon that is reported for as long as it is there.
+/// A process beside a daemon that is reported for as long as it is there.
 pub trait Intruder: Clone {
-    /// Whether one sighting is not enough: what an engine starts has the host's mounts for a moment, until it has changed into its container.
+    /// True if one sighting is not enough: a process that an engine starts has the host's mounts for a moment, until it has changed into
+    /// its container.
     const IS_SEEN_TWICE: bool;
-    /// Its process.
+    /// Returns its process.
     fn process(&self) -> ClientId;
-    /// Returns true for one that is not connected yet: something else is said of it once it is.
+    /// Returns true if the process is not connected yet. It is reported again once it is.
     fn waits(&self) -> bool {
         false
     }
-    /// That these are there now, others than before.
+    /// Returns the event for processes that are there now and differ from those reported before.
     fn appeared(daemon: DaemonName, present: Vec<Self>) -> DomainEvent;
-    /// That none is there any more.
+    /// Returns the event for a daemon that has no such process any longer.
     fn ended(daemon: DaemonName) -> DomainEvent;
 }
 
@@ -78,27 +79,27 @@ impl Intruder for SharingDaemon {
     }
 }
 
-/// A process, and whether it waits.
+/// A process, with true if it waits.
 type Reported = (ClientId, bool);
 
-/// Who is reported, by daemon.
+/// Tracks the intruders that have been reported, by daemon.
 #[derive(Debug, Clone, Default)]
 pub struct IntruderTracker {
     reported: BTreeMap<DaemonName, BTreeSet<Reported>>,
-    /// Who was there when it looked last.
+    /// The processes that were there at the last observation.
     seen: BTreeSet<ClientId>,
 }
 
 impl IntruderTracker {
-    /// One that knows of those that an earlier manager reported.
+    /// Creates a tracker that knows of the processes that an earlier manager reported.
     pub fn with(reported: impl IntoIterator<Item = (DaemonName, BTreeSet<ClientId>)>) -> Self {
         let connected = |all: BTreeSet<ClientId>| all.into_iter().map(|process| (process, false)).collect();
         let reported = reported.into_iter().map(|(daemon, all)| (daemon, connected(all)));
         Self { reported: reported.collect(), ..Self::default() }
     }
 
-    /// Takes who is there now, with each daemon that there is; gives what there is to say of it. Unless the search `is_complete`, who was
-    /// not found may still be there.
+    /// Takes the processes that are there now, with an entry for each existing daemon, and returns the changes to report. Unless the
+    /// search `is_complete`, processes that were not found may still be there.
     pub fn observe<I: Intruder>(
         &mut self,
         now: &BTreeMap<DaemonName, Vec<I>>,
@@ -150,7 +151,7 @@ mod tests {
         DaemonName::parse(name).expect("a name")
     }
 
-    /// What processes of these numbers have of gpu0, beside gpu1 of which nobody has anything.
+    /// Returns exposures of gpu0 by processes of these numbers; gpu1 has none.
     fn having(pids: &[u32]) -> BTreeMap<DaemonName, Vec<SocketExposure>> {
         let exposure = |pid: &u32| SocketExposure {
             process: ClientId { pid: *pid, start_time: 1 },
@@ -166,7 +167,7 @@ mod tests {
         events.iter().map(DomainEvent::kind).collect()
     }
 
-    /// What is said once it was seen twice.
+    /// Returns the events of two observations of the same processes.
     fn twice(tracker: &mut IntruderTracker, pids: &[u32], is_complete: bool) -> Vec<DomainEvent> {
         let mut events = tracker.observe(&having(pids), is_complete);
         events.extend(tracker.observe(&having(pids), is_complete));

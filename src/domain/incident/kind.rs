@@ -6,7 +6,7 @@ use crate::condition::ConditionType;
 
 macro_rules! kinds {
     ($($variant:ident = $name:literal, $meaning:literal, $remedy:literal;)*) => {
-        /// What broke.
+        /// The kind of an incident.
         #[derive(
             Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
         )]
@@ -22,21 +22,21 @@ macro_rules! kinds {
             /// All kinds, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The stable name.
+            /// Returns the stable name.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
                 }
             }
 
-            /// What it means, in one sentence.
+            /// Returns the meaning of this kind in one sentence.
             pub fn meaning(self) -> &'static str {
                 match self {
                     $(Self::$variant => $meaning,)*
                 }
             }
 
-            /// What an operator does about it.
+            /// Returns advice for an operator.
             pub fn remedy(self) -> &'static str {
                 match self {
                     $(Self::$variant => $remedy,)*
@@ -84,12 +84,12 @@ kinds! {
 }
 
 impl IncidentKind {
-    /// Whether it is about processes of others, and lasts as long as one of them.
+    /// Returns true if the kind is about processes of others, and an incident of it lasts as long as one of them.
     pub(super) fn is_of_processes(self) -> bool {
         matches!(self, Self::Bypass | Self::SocketExposed | Self::ForeignUser | Self::GpuShared)
     }
 
-    /// Whether this incident of a daemon shows what a condition of it states.
+    /// Returns true if an open incident of this kind reports the same fact as this condition of the daemon.
     pub fn shows(self, condition: ConditionType) -> bool {
         matches!(
             (self, condition),
@@ -99,7 +99,7 @@ impl IncidentKind {
         )
     }
 
-    /// Whether clients lose their work by it.
+    /// Returns true if clients lose their work by such an incident.
     pub fn loses_work(self) -> bool {
         matches!(
             self,

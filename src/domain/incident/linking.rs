@@ -1,4 +1,4 @@
-//! Which events an incident lists: those that opened, changed and ended it, and what follows from them.
+//! The events that an incident lists: those that opened, changed and ended it, and those that follow from them.
 
 use super::grouping::{Grouping, IncidentChange, StoredIncident, Transition, is_same};
 use super::{Incident, MOST_EVENTS};

@@ -1,7 +1,7 @@
-//! Incidents: what broke, which clients lost their work, and when it recovered.
+//! Incidents: each groups the events of one failure, with the clients that lost their work and the time of recovery.
 //!
-//! An incident is made of events: [`group`] takes each event as it is written and says which incidents it opens, changes or ends.
-//! Who lost work is what the events name, which is what MPS said at the time. Pure.
+//! An incident is made of events: [`group`] takes each event as it is written and returns the incidents that it opens, changes or ends.
+//! The affected clients are those that the events name, which is what MPS reported at the time. Pure.
 
 pub mod breach;
 mod ending;
@@ -36,10 +36,10 @@ use super::foreign_user::describe_gone_foreign_users;
 use super::workload::Workload;
 use super::{DaemonName, GpuUuid, TenantName};
 
-/// For how long after its end people are shown an incident that nobody acknowledged, in milliseconds.
+/// Time after its end for which people are shown an incident that nobody acknowledged, in milliseconds.
 pub const RECENT_MS: i64 = 60 * 60 * 1000;
 
-/// What a daemon's death has as its detail that another program asked for.
+/// Detail of a daemon's death for which another program asked.
 const QUIT_BY_OTHERS: &str = "another program sent the control daemon a quit";
 
 /// Most clients and processes that an incident lists.
@@ -48,7 +48,7 @@ const MOST_CLIENTS: usize = 1000;
 const MOST_EVENTS: usize = MOST_CLIENTS + 200;
 
 impl IncidentKind {
-    /// How much it matters.
+    /// Returns the severity of incidents of this kind.
     pub fn severity(self) -> Severity {
         match self {
             Self::CrashLoop => Severity::Critical,
@@ -72,7 +72,7 @@ impl IncidentKind {
     }
 }
 
-/// What an incident is about, which distinguishes it from others of its kind on the same daemon.
+/// The topic of an incident, which distinguishes it from others of its kind on the same daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "about", rename_all = "snake_case")]
 pub enum IncidentTopic {
@@ -109,7 +109,7 @@ pub enum IncidentTopic {
 pub struct Suspect {
     /// Its process ID.
     pub pid: u32,
-    /// The process, where it was a client or is known otherwise.
+    /// The process itself, where it was a client or is known from elsewhere.
     #[schema(value_type = Option<String>, example = "1234-567890")]
     pub client: Option<ClientId>,
     /// Its tenant, where that is known.
@@ -117,15 +117,16 @@ pub struct Suspect {
     pub tenant: Option<TenantName>,
     /// Its program, without arguments, where that is known.
     pub program: Option<String>,
-    /// Whether a process outside MPS has ended since, one with an exposed socket has it no longer, or a refused one ended before it was
-    /// looked at; `false` in incidents of other kinds.
+    /// True if the process is no longer concerned: a process outside MPS, one of a foreign user or another control daemon has ended, one
+    /// with an exposed socket no longer has it mounted, or a refused one ended before it was examined. `false` in incidents of other
+    /// kinds.
     #[serde(default)]
     #[schema(required = true)]
     pub has_ended: bool,
 }
 
 impl Suspect {
-    /// Whether it is the same process: by its identity where both are known by it, else by its number.
+    /// Returns true if both are the same process: by identity where both are known by it, otherwise by process ID.
     fn is_same(&self, other: &Self) -> bool {
         match (self.client, other.client) {
             (Some(one), Some(other)) => one == other,
@@ -134,61 +135,61 @@ impl Suspect {
     }
 }
 
-/// Who took note of an incident.
+/// The acknowledgement of an incident by a person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Acknowledgement {
-    /// When.
+    /// Time of the acknowledgement.
     #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub at: i64,
-    /// Who, as the audit log names them; `null` for callers that are bound to a tenant.
+    /// Name of the caller, as in the audit log; `null` for callers that are bound to a tenant.
     pub by: Option<String>,
-    /// What they wrote.
+    /// Note by the caller.
     pub note: Option<String>,
 }
 
-/// Whether an incident has ended.
+/// State of an incident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IncidentState {
-    /// It lasts.
+    /// The incident has not ended.
     Open,
-    /// It has ended.
+    /// The incident has ended.
     Recovered,
 }
 
-/// Which incidents are wanted; whatever is not given is not requested.
+/// A filter of incidents. Criteria that are not set match every incident.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IncidentFilter {
-    /// Those in this state.
+    /// State to match.
     pub state: Option<IncidentState>,
-    /// Those that were acknowledged, or those that were not.
+    /// `true` matches acknowledged incidents, `false` those that are not.
     pub acknowledged: Option<bool>,
-    /// Those of this kind.
+    /// Kind to match.
     pub kind: Option<IncidentKind>,
-    /// Those of this daemon.
+    /// Daemon of the incident.
     pub daemon: Option<DaemonName>,
-    /// Those that hit this tenant.
+    /// Tenant that the incident hit.
     pub tenant: Option<TenantName>,
-    /// Those that concern this GPU.
+    /// GPU that the incident concerns.
     pub gpu: Option<GpuUuid>,
-    /// Those that were open at this time or later, in unix milliseconds.
+    /// Matches incidents that were open at this time or later, in unix milliseconds.
     pub since: Option<i64>,
-    /// Those that are open, or that ended at this time or later and were not acknowledged, in unix milliseconds.
+    /// Matches incidents that are open, or that ended at this time or later and were not acknowledged, in unix milliseconds.
     pub current_since: Option<i64>,
-    /// Those that were opened by the event with this number or a later one.
+    /// Matches incidents that were opened by the event with this number or a later one.
     pub from_event: Option<i64>,
 }
 
 impl IncidentFilter {
-    /// Of these, those that people are shown without asking at this time.
+    /// Restricts the filter to incidents that are shown without being asked for at this time: see [`RECENT_MS`].
     #[must_use]
     pub fn current(self, now: i64) -> Self {
         Self { current_since: Some(now - RECENT_MS), ..self }
     }
 }
 
-/// What ended an incident.
+/// Reason for the end of an incident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IncidentEnd {
@@ -200,61 +201,62 @@ pub enum IncidentEnd {
     Replaced,
 }
 
-/// What broke, and what is known of it.
+/// A failure or an irregularity of a daemon, with everything that is known of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Incident {
-    /// What broke.
+    /// The kind.
     pub kind: IncidentKind,
     /// The daemon.
     pub daemon: DaemonName,
-    /// Its GPUs that are concerned.
+    /// The daemon's GPUs that are concerned.
     pub gpus: Vec<GpuUuid>,
-    /// What distinguishes it from others of its kind.
+    /// The topic that distinguishes it from others of its kind.
     pub topic: IncidentTopic,
-    /// Whether a log alone reports it, which others may have written.
+    /// True if a log alone reports it, which others may have written.
     pub is_hint: bool,
-    /// When it began, in unix milliseconds.
+    /// Time at which it began, in unix milliseconds.
     pub opened_at: i64,
-    /// When it was opened last, where that was after an end.
+    /// Time at which it was last opened again after an end.
     #[serde(default)]
     pub reopened_at: Option<i64>,
-    /// When it ended.
+    /// Time at which it ended.
     pub recovered_at: Option<i64>,
-    /// What ended it.
+    /// Reason for its end.
     pub ended_by: Option<IncidentEnd>,
-    /// Who took note of it.
+    /// Its acknowledgement.
     pub acknowledged: Option<Acknowledgement>,
-    /// The processes that it is about, where it is about such and no GPU fault.
+    /// The processes that it is about; none for a GPU fault, whose suspects are found among the affected clients.
     pub suspects: Vec<Suspect>,
-    /// What was reported of a GPU fault.
+    /// Reports of a GPU fault.
     #[serde(default)]
     pub fault: Option<GpuFaultReport>,
     /// The clients that lost their work.
     pub affected: Vec<AffectedClient>,
-    /// Whether some of these may have left before.
+    /// True if some of these may have left before.
     pub is_uncertain: bool,
-    /// Whether the events name no client although some may have lost work: those who leave because of it are added.
+    /// True if the events name no client although some may have lost work. Clients that leave because of it are added.
     pub awaits_clients: bool,
-    /// How many clients of the daemon kept their work, where that is known.
+    /// Number of the daemon's clients that kept their work, where it is known.
     pub unaffected: Option<u32>,
-    /// How often it happened while it was open.
+    /// Number of times that it happened.
     pub occurrences: u32,
-    /// What was found, in words.
+    /// The finding in words.
     pub detail: Option<String>,
-    /// Its events.
+    /// Numbers of its events.
     pub events: Vec<i64>,
-    /// What the tenants that it names were made for when it hit them: a pod's or a job's may be gone by the time that it is read.
+    /// The workloads of the tenants that it names, as they were when it hit them: a pod or a job may be gone by the time that the incident
+    /// is read.
     #[serde(default)]
     pub workloads: BTreeMap<TenantName, Workload>,
 }
 
 impl Incident {
-    /// Whether it has not ended.
+    /// Returns true if the incident has not ended.
     pub fn is_open(&self) -> bool {
         self.recovered_at.is_none()
     }
 
-    /// It is over; what it was about as long as it lasted has ended with it.
+    /// Ends the incident. Processes that it was about for as long as it lasted are marked as ended.
     pub(super) fn end(&mut self, at: i64, by: IncidentEnd) {
         (self.recovered_at, self.ended_by) = (Some(at), Some(by));
         if self.kind == IncidentKind::ForeignUser {
@@ -265,7 +267,7 @@ impl Incident {
         }
     }
 
-    /// What is to be done: once it is over, no longer what was to be done for as long as it lasted.
+    /// Returns the advice for an operator. Once the incident is over, advice that held only while it lasted is left out.
     pub fn remedy(&self) -> String {
         let words = match self.kind {
             IncidentKind::GpuFault if !self.is_open() => "Restart the affected work.",
@@ -294,26 +296,26 @@ impl Incident {
         words.replace("NAME", self.daemon.as_str()).replace("CLIENT", client.as_deref().unwrap_or("CLIENT"))
     }
 
-    /// Whether it is the end of a control daemon that another program asked for.
+    /// Returns true if a control daemon ended since another program asked it to.
     fn is_quit_by_others(&self) -> bool {
         self.kind == IncidentKind::DaemonDied && self.detail.as_deref() == Some(QUIT_BY_OTHERS)
     }
 
-    /// Whether it was over each time that it became known, so that nothing recovered from it.
+    /// Returns true if the incident was over each time that it became known, so that it has no recovery to measure.
     fn is_momentary(&self) -> bool {
         self.is_hint
             || self.kind == IncidentKind::ClientRefused
             || (self.kind == IncidentKind::Drift && matches!(self.topic, IncidentTopic::Gpu { .. }))
     }
 
-    /// How long it took to recover since it was opened last, in milliseconds; `None` for what is over when it becomes known.
+    /// Returns the time from its last opening to its recovery, in milliseconds; `None` if it is open or was over when it became known.
     pub fn time_to_recovery_ms(&self) -> Option<i64> {
         let opened_at = self.reopened_at.unwrap_or(self.opened_at);
         self.recovered_at.filter(|_| !self.is_momentary()).map(|at| (at - opened_at).max(0))
     }
 
-    /// The tenants that it hit, in order: those whose clients lost work, and for a breach, a bypass or a refusal, those whose process it
-    /// is about.
+    /// Returns the tenants that it hit, in order: those whose clients lost work, or for kinds that lose no work (a breach, a bypass, a
+    /// refusal), those of the processes that it is about. A hint hits none.
     pub fn tenants(&self) -> Vec<TenantName> {
         if self.is_hint {
             return Vec::new();
@@ -327,13 +329,13 @@ impl Incident {
         tenants
     }
 
-    /// All tenants that it names, in order.
+    /// Returns all tenants that it names, in order.
     pub fn named_tenants(&self) -> BTreeSet<&TenantName> {
         let affected = self.affected.iter().filter_map(|client| client.tenant.as_ref());
         affected.chain(self.suspects.iter().filter_map(|suspect| suspect.tenant.as_ref())).collect()
     }
 
-    /// It, as the events about it report it.
+    /// Returns the incident as the events about it report it.
     pub fn notice(&self, id: i64) -> IncidentNotice {
         IncidentNotice {
             incident: id,

@@ -1,5 +1,5 @@
-//! What others do beside MPS, in incidents: of processes outside MPS, of those that have a daemon's own directory mounted, and of control
-//! daemons that serve its GPUs, an incident keeps all that were seen, and which have ended.
+//! Incidents about processes outside MPS, processes that have a daemon's own directory mounted, foreign users, and control daemons that
+//! serve the daemon's GPUs. Such an incident keeps all processes that were seen, and marks those that have ended.
 
 use super::grouping::{Grouping, StoredIncident};
 use super::report::IncidentReport;
@@ -13,13 +13,13 @@ use crate::gpu::ComputeMode;
 use crate::{GpuUuid, TenantName};
 
 impl Grouping<'_> {
-    /// Processes appeared outside MPS; `present` are all that are there now.
+    /// Takes processes that appeared outside MPS; `present` are all that are there now.
     pub(super) fn bypass_appeared(&mut self, processes: &[Bypass], present: &[Bypass]) {
         let all = || processes.iter().chain(present);
         let names = |incident: &Incident| {
             all().all(|process| incident.suspects.iter().any(|known| known.pid == process.pid))
         };
-        // Known before anything was written of them: they are one time only, and who has ended opens nothing.
+        // Processes known before anything was written of them count once, and processes that have ended open nothing.
         let is_it = |known: &&StoredIncident| {
             known.incident.kind == IncidentKind::Bypass && (known.incident.is_open() || present.is_empty())
         };
@@ -38,7 +38,7 @@ impl Grouping<'_> {
         }
     }
 
-    /// Some of the processes have ended, and `present` are left.
+    /// Takes the end of some of the processes outside MPS; `present` are those that are left.
     pub(super) fn bypass_changed(&mut self, present: &[Bypass]) {
         let is_it =
             |known: &&StoredIncident| known.incident.is_open() && known.incident.kind == IncidentKind::Bypass;
@@ -48,21 +48,21 @@ impl Grouping<'_> {
         self.extended(known.id, incident);
     }
 
-    /// Processes have the daemon's own directory mounted; `present` are all that have it now.
+    /// Takes processes that have the daemon's own directory mounted; `present` are all that have it now.
     pub(super) fn exposed(&mut self, present: &[SocketExposure]) {
         let suspect = |one: &SocketExposure| intruder(one.process, one.program.clone(), None);
         let suspects: Vec<Suspect> = present.iter().map(suspect).collect();
         self.intruded(IncidentKind::SocketExposed, &suspects, describe_exposures(present));
     }
 
-    /// Users who are no tenant's are at the daemon; `present` are all their processes now.
+    /// Takes processes of users who are no tenant's at the daemon; `present` are all of them now.
     pub(super) fn foreign_users(&mut self, present: &[ForeignUser]) {
         let suspect = |one: &ForeignUser| intruder(one.process, one.program.clone(), None);
         let suspects: Vec<Suspect> = present.iter().map(suspect).collect();
         self.intruded(IncidentKind::ForeignUser, &suspects, describe_foreign_users(present));
     }
 
-    /// Other control daemons serve a GPU of the daemon; `present` are all that do now.
+    /// Takes other control daemons that serve a GPU of the daemon; `present` are all that do now.
     pub(super) fn shared(&mut self, present: &[SharingDaemon]) {
         let program = || Some("nvidia-cuda-mps-control".to_owned());
         let suspect = |one: &SharingDaemon| intruder(one.process, program(), one.owner.tenant.clone());
@@ -70,7 +70,7 @@ impl Grouping<'_> {
         self.intruded(IncidentKind::GpuShared, &suspects, name_sharing(present));
     }
 
-    /// Another program changed a compute mode, which is as it should be again by the time that it is said.
+    /// Takes a compute mode that another program changed, and that is restored by the time of the event.
     pub(super) fn mode_repaired(&mut self, gpu: &GpuUuid, found: ComputeMode, set: ComputeMode) {
         let topic = IncidentTopic::Gpu { gpu: gpu.clone() };
         let report = IncidentReport {
@@ -91,7 +91,7 @@ impl Grouping<'_> {
             incident.is_open() && incident.kind == kind && present.iter().all(is_known)
         };
         if let Some(known) = self.known.iter().rev().find(is_it) {
-            // That fewer are left is not one more time.
+            // That fewer are left is not another occurrence.
             let mut incident = known.incident.clone();
             incident.detail = detail;
             self.extended(known.id, incident);

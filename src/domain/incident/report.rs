@@ -1,11 +1,11 @@
-//! What an event says of an incident, before it is known which incident that is.
+//! The report of an event, before it is assigned to an incident.
 
 use super::{IncidentKind, IncidentTopic, Suspect};
 use crate::GpuUuid;
 use crate::event::AffectedClient;
 use crate::fault::GpuFaultReport;
 
-/// What an event reports.
+/// Facts that an event reports of an incident.
 pub(super) struct IncidentReport {
     pub(super) kind: IncidentKind,
     pub(super) topic: IncidentTopic,
@@ -15,13 +15,13 @@ pub(super) struct IncidentReport {
     pub(super) clients: Vec<AffectedClient>,
     pub(super) is_uncertain: bool,
     pub(super) is_hint: bool,
-    /// When it began, where that is known better than by when it was noticed.
+    /// Time at which it began, where that is known better than the time at which it was noticed.
     pub(super) began: Option<i64>,
     pub(super) detail: Option<String>,
 }
 
 impl IncidentReport {
-    /// One without details.
+    /// Creates a report without details.
     pub(super) fn of(kind: IncidentKind, topic: IncidentTopic) -> Self {
         Self {
             kind,

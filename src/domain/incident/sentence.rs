@@ -1,4 +1,4 @@
-//! An incident in one sentence, as people would say it.
+//! Describes an incident in one sentence for people.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +6,11 @@ use super::{Incident, IncidentEnd, IncidentKind, IncidentTopic, Suspect};
 use crate::TenantName;
 use crate::count::{counted, enumerated};
 
-/// The most names in a sentence that counts the others.
+/// Most names in a sentence; further ones are counted.
 const NAMED: usize = 3;
 
 impl Incident {
-    /// What happened, who lost their work, and whether it is over.
+    /// Describes the incident in one sentence, with the clients that lost their work and the recovery.
     pub fn summary(&self) -> String {
         let (daemon, over) = (self.daemon.as_str(), self.over());
         let board = self.detail.as_deref().unwrap_or("a GPU");
@@ -103,7 +103,7 @@ impl Incident {
         format!("{head}{detail}{lost}")
     }
 
-    /// What another program changed, and whether it is as before.
+    /// Describes a change by another program, and the present state.
     fn drift(&self, is_over: bool) -> String {
         let (what, is) = match self.topic {
             IncidentTopic::Layout => ("partitions", "are"),
@@ -114,7 +114,7 @@ impl Incident {
         format!("another program changed {what} of {}{}, {now}", self.daemon, self.times())
     }
 
-    /// How many processes of users who are no tenant's are at the daemon.
+    /// Describes the processes of users who are no tenant's at the daemon, by their number.
     fn foreign_user(&self, is_over: bool) -> String {
         let present = self.suspects.iter().filter(|suspect| is_over || !suspect.has_ended).count();
         let is = match (is_over, present) {
@@ -126,7 +126,7 @@ impl Incident {
         format!("{} of a user who is no tenant's {is} at {}", counted(present, "process"), self.daemon)
     }
 
-    /// Whose control daemon serves a GPU of the daemon, as far as its environment says.
+    /// Describes another control daemon on a GPU of the daemon, with the tenants that its environment names.
     fn shared(&self, is_over: bool) -> String {
         let is = if is_over { "was" } else { "is" };
         let present = self.suspects.iter().filter(|suspect| is_over || !suspect.has_ended);
@@ -139,7 +139,7 @@ impl Incident {
         )
     }
 
-    /// Who uses a GPU outside MPS, and how many of them have ended.
+    /// Describes the processes that use a GPU outside MPS, and those that have ended.
     fn bypass(&self, is_over: bool) -> String {
         let daemon = &self.daemon;
         let present: Vec<&Suspect> = self.suspects.iter().filter(|one| !one.has_ended).collect();
@@ -157,7 +157,7 @@ impl Incident {
         format!("{who} use{s} a GPU of {daemon} outside MPS{gone}")
     }
 
-    /// What was wrong, without how it ended.
+    /// Describes the fault in the past, without its end.
     fn open_head(&self) -> String {
         let Self { kind, daemon, .. } = self;
         let meaning = match kind {
@@ -182,12 +182,12 @@ impl Incident {
         format!("{daemon} {meaning}")
     }
 
-    /// How long it took, once it is over; empty where it took no time that could be measured.
+    /// Returns the words for the time to recovery once the incident is over; empty where there is no time to measure.
     fn over(&self) -> Option<String> {
         (!self.is_open()).then(|| self.time_to_recovery_ms().map(recovery_words).unwrap_or_default())
     }
 
-    /// How its control daemon ended, and whether it is back.
+    /// Describes the end of a control daemon, and its return.
     fn daemon_died(&self, over: Option<String>) -> String {
         let (daemon, ended, times) = (&self.daemon, self.end_words(), self.times());
         match over {
@@ -196,7 +196,7 @@ impl Incident {
         }
     }
 
-    /// How a control daemon ended.
+    /// Returns the words for the end of a control daemon.
     fn end_words(&self) -> &'static str {
         if self.is_quit_by_others() { "was told to quit by another program" } else { "died" }
     }
@@ -209,7 +209,7 @@ impl Incident {
         }
     }
 
-    /// Who is suspected, where the evidence suffices.
+    /// Names the suspect, or the number of suspects, where the evidence suffices.
     fn suspicion_words(&self) -> String {
         match self.suspected().as_slice() {
             [] => String::new(),
@@ -218,7 +218,7 @@ impl Incident {
         }
     }
 
-    /// Who lost their work.
+    /// Describes the clients that lost their work and those that kept it.
     fn lost_work(&self) -> String {
         if !self.kind.loses_work() {
             return String::new();
@@ -242,12 +242,12 @@ impl Incident {
         format!("; {clients}{of} lost {their} work{doubt}{kept}")
     }
 
-    /// A process, with its tenant.
+    /// Names a process with its tenant.
     fn named(&self, suspect: &Suspect) -> String {
         format!("process {}{}", suspect.pid, self.of(suspect.tenant.as_ref()))
     }
 
-    /// How many processes, and whose: `2 processes of demo`, `3 processes, 1 of them of demo,`.
+    /// Counts processes with their tenants: `2 processes of demo`, `3 processes, 1 of them of demo,`.
     fn counted(&self, processes: &[&Suspect]) -> String {
         let who = counted(processes.len(), "process");
         let of = self.of_tenants(processes.iter().copied());
@@ -261,12 +261,12 @@ impl Incident {
         self.of(suspects.into_iter().filter_map(|suspect| suspect.tenant.as_ref()))
     }
 
-    /// Whose something is, as ` of demo and kube-81732caa7a79 (pod prod/web-0/app)`.
+    /// Names the owners, as ` of demo and kube-81732caa7a79 (pod prod/web-0/app)`.
     fn of<'t>(&self, tenants: impl IntoIterator<Item = &'t TenantName>) -> String {
         self.listed(tenants).map(|names| format!(" of {names}")).unwrap_or_default()
     }
 
-    /// Tenants with what they were made for; `None` for none.
+    /// Lists tenants with their workloads; `None` for no tenants.
     fn listed<'t>(&self, tenants: impl IntoIterator<Item = &'t TenantName>) -> Option<String> {
         let tenants: BTreeSet<&TenantName> = tenants.into_iter().collect();
         let shown = |tenant: &TenantName| match self.workloads.get(tenant) {
@@ -279,7 +279,7 @@ impl Incident {
     }
 }
 
-/// Tenants as `demo, inference and nightly`; of many, how many more there are.
+/// Lists names as `demo, inference and nightly`; of many, it names the first and counts the others.
 fn listed(names: &[&str]) -> String {
     // A single name says more than "1 more tenant".
     if names.len() <= NAMED + 1 {
@@ -289,12 +289,12 @@ fn listed(names: &[&str]) -> String {
     format!("{} and {}", first.join(", "), counted(others.len(), "more tenant"))
 }
 
-/// How long a recovery took: `at once`, `after 0.9 s`.
+/// Describes the time that a recovery took: `at once`, `after 0.9 s`.
 pub fn recovery_words(ms: i64) -> String {
     if ms < 100 { "at once".to_owned() } else { format!("after {}", duration_words(ms)) }
 }
 
-/// A duration for people: `0.9 s`, `2 min`, `3 h`, `4 days`.
+/// Describes a duration for people: `0.9 s`, `2 min`, `3 h`, `4 days`.
 pub(super) fn duration_words(ms: i64) -> String {
     let tenths = (ms + 50) / 100;
     let seconds = (ms + 500) / 1000;

@@ -11,7 +11,7 @@ use super::{AddStep, Enforcement, GpuMap, Layout, ResolvedStep, VersionRef, docu
 use crate::gpu::Gpu;
 use crate::{GpuUuid, InvalidValue, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage};
 
-/// What a daemon's spec says of its layout.
+/// The layout in a daemon's spec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ActiveLayout {
@@ -20,23 +20,23 @@ pub struct ActiveLayout {
     /// Its version.
     #[schema(minimum = 1)]
     pub version: u32,
-    /// Which GPU plays which role; a role that is left out is the host's GPU of that index among those of the layout's SKU.
+    /// The GPU of each role. A role that is left out is played by the host's GPU of that index among those of the layout's SKU.
     #[serde(default)]
     #[schema(schema_with = crate::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
-    /// What to do about partitions that another program makes or removes.
+    /// Policy for partitions that another program makes or removes.
     #[serde(default)]
     pub drift_policy: PartitionPolicy,
 }
 
 impl ActiveLayout {
-    /// Which version of which layout.
+    /// Returns the layout's name and version.
     pub fn version_ref(&self) -> VersionRef {
         VersionRef { name: self.name.clone(), version: self.version }
     }
 }
 
-/// What to do about partitions that another program made or removed.
+/// Policy for partitions that another program made or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PartitionPolicy {
@@ -50,52 +50,52 @@ pub enum PartitionPolicy {
 /// A layout as the driver of a daemon applies it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredLayout {
-    /// Which version of which layout.
+    /// Its name and version.
     pub version: VersionRef,
-    /// What makes its partitions hold.
+    /// The mechanism that enforces its partitions.
     pub enforcement: Enforcement,
     /// Its steps on the daemon's GPUs, from empty.
     pub steps: Vec<ResolvedStep>,
-    /// The ID of each step, where what they give here is recorded. Without a record, what the first run gives is recorded as
-    /// soon as it has completed, and later runs are held to it.
+    /// The ID of each step, where they are recorded for these GPUs. Without a record, the IDs of the first run are recorded as soon as it
+    /// has completed, and later runs have to give the same.
     pub expected: Option<Vec<PartitionId>>,
-    /// Whether partitions that stay may be made again.
+    /// True if partitions that stay may be recreated.
     pub recreate: bool,
-    /// What to do about partitions that another program made or removed.
+    /// Policy for partitions that another program made or removed.
     pub drift_policy: PartitionPolicy,
     /// SMs of a chunk of each GPU.
     pub chunk_sms: BTreeMap<GpuUuid, u32>,
-    /// Who is bound to the partitions that are there at its end.
+    /// Tenants bound to each partition that is there at its end.
     pub tenants: BTreeMap<PartitionName, Vec<TenantName>>,
-    /// With `enforcement: percentage`, what its partitions come to; nothing otherwise.
+    /// With `enforcement: percentage`, the shares of its partitions; otherwise `None`.
     pub shares: Option<DesiredShares>,
 }
 
-/// A layout that thread percentages make hold.
+/// The shares of a layout that thread percentages enforce.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredShares {
-    /// Its partitions.
+    /// The planned share of each partition.
     pub shares: Vec<PlannedShare>,
-    /// What CUDA clients saw when a layout of this daemon was applied last: where to begin, and no proof of anything.
+    /// Shares that CUDA clients saw when a layout of this daemon was last applied. The search begins with them, and they prove nothing.
     pub earlier: Vec<ProvenShare>,
     /// The largest percentage of the daemon's tenants that have no partition.
     pub others: Option<ThreadPercentage>,
 }
 
-/// What the steps of a layout give on the GPUs of a daemon: whatever a later run gives is compared with it.
+/// The IDs that the steps of a layout give on the GPUs of a daemon, with which each later run is compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedLayout {
-    /// Which version of which layout.
+    /// The layout's name and version.
     pub version: VersionRef,
-    /// Which GPU plays which role.
+    /// The GPU of each role.
     pub gpu_map: GpuMap,
     /// Its steps, with the ID of each.
     pub record: Record,
-    /// Where the IDs come from.
+    /// Source of the IDs.
     pub source: PartitionIdSource,
 }
 
-/// Where the recorded IDs come from.
+/// Source of the recorded IDs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PartitionIdSource {
@@ -106,7 +106,7 @@ pub enum PartitionIdSource {
 }
 
 impl PartitionIdSource {
-    /// The word in the store and in the API.
+    /// Returns the word in the store and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Applied => "applied",
@@ -116,8 +116,8 @@ impl PartitionIdSource {
 }
 
 impl AppliedLayout {
-    /// What is to be recorded after a run: what the layout in force gave on its GPUs, when it was all done, nothing was
-    /// left degraded, and nothing is recorded of it.
+    /// Returns the record to write after a run: the IDs that the layout in force gave on its GPUs. Returns `None` unless all steps were
+    /// done and nothing was left degraded, or if there is a record of this layout on these GPUs.
     pub fn after(
         run: &PartitionRun,
         active: &ActiveLayout,
@@ -133,23 +133,24 @@ impl AppliedLayout {
         Ok(Some(Self { version, gpu_map, record, source: PartitionIdSource::Applied }))
     }
 
-    /// Whether it is of this layout on these GPUs.
+    /// Returns true if it belongs to this layout on these GPUs.
     pub fn is_of(&self, active: &ActiveLayout) -> bool {
         self.version == active.version_ref() && self.gpu_map == active.gpu_map
     }
 }
 
-/// What was proven of a version of a layout.
+/// The proven shares of a version of a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProvenLayout {
-    /// Which version of which layout.
+    /// The layout's name and version.
     pub version: VersionRef,
-    /// One for each size of its partitions.
+    /// The proven shares, by size of the partitions.
     pub shares: Vec<ProvenShare>,
 }
 
 impl ProvenLayout {
-    /// What was seen in each partition of a layout; `None` where it is not of that version on these GPUs.
+    /// Returns the share that was seen in each partition of a layout; `None` if it belongs to another version, or if a partition was not
+    /// seen on these GPUs.
     pub fn seen(&self, active: &ActiveLayout, layout: &Layout) -> Option<Vec<document::PartitionShare>> {
         if self.version != active.version_ref() {
             return None;
@@ -169,23 +170,23 @@ impl ProvenLayout {
 /// A change of a daemon's layout that is under way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayoutChange {
-    /// What was before it, and what it goes back to.
+    /// The state before the change, to which a failed change goes back.
     pub previous: Previous,
-    /// Whether partitions that stay may be made again.
+    /// True if partitions that stay may be recreated.
     pub recreate: bool,
 }
 
-/// What a daemon held before a change.
+/// The layout of a daemon before a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Previous {
     /// Its layout.
     pub layout: Option<ActiveLayout>,
-    /// What was recorded of it.
+    /// The record of that layout.
     pub applied: Option<AppliedLayout>,
 }
 
 impl DesiredLayout {
-    /// The layout as the driver applies it.
+    /// Creates the layout as the driver applies it, with the recorded IDs if they belong to these steps.
     pub fn of(
         active: &ActiveLayout,
         layout: &Layout,
@@ -210,7 +211,7 @@ impl DesiredLayout {
     }
 }
 
-/// SMs of a chunk of each of these GPUs, where it is known what they are.
+/// Returns the SMs of a chunk of each wanted GPU whose compute capability is known.
 pub fn chunk_sms<'g>(known: &[Gpu], wanted: impl Iterator<Item = &'g GpuUuid>) -> BTreeMap<GpuUuid, u32> {
     wanted
         .filter_map(|uuid| {

@@ -1,4 +1,4 @@
-//! Whether a daemon holds a layout: its spec, what is recorded, what was made, and what is listed, compared.
+//! Compares a daemon with a layout: its spec, the record, the partitions that were made, and those that are listed.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,16 +10,16 @@ use crate::daemon::DaemonStatus;
 use crate::partitions::GpuPartitions;
 use crate::{DaemonName, GpuUuid, PartitionId, PartitionName};
 
-/// The answer to whether a daemon holds a layout.
+/// Result of comparing a daemon with a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Assertion {
-    /// Whether it does.
+    /// True if the daemon holds the layout.
     pub matches: bool,
-    /// How many partitions the layout has.
+    /// Number of partitions of the layout.
     pub partitions: usize,
-    /// In what it does not.
+    /// The differences; empty if the daemon holds the layout.
     pub differences: Vec<LayoutDifference>,
-    /// When the daemon was polled.
+    /// Time of the poll of the daemon.
     #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
@@ -28,21 +28,21 @@ pub struct Assertion {
 /// A difference between a layout and a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LayoutDifference {
-    /// What differs.
+    /// Kind of the difference.
     pub kind: DifferenceKind,
-    /// The GPU, where it is about one.
+    /// The GPU, if the difference is about one.
     pub gpu: Option<GpuUuid>,
-    /// The partition, where it is about one that a layout made.
+    /// The partition, if the difference is about one that a layout made.
     pub partition: Option<PartitionName>,
     /// The ID that it should have, where that is known.
     pub expected: Option<PartitionId>,
     /// The ID that it has.
     pub got: Option<PartitionId>,
-    /// The same in words.
+    /// Description of the difference.
     pub message: String,
 }
 
-/// What differs between a layout and a daemon.
+/// Kinds of differences between a layout and a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
@@ -66,24 +66,24 @@ pub enum DifferenceKind {
     NotProven,
 }
 
-/// What is compared.
+/// The state to compare with a layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Asserted<'a> {
-    /// The layout on the GPUs of the daemon, as it should be in force.
+    /// The layout with its GPUs, as it should be in force.
     pub active: &'a ActiveLayout,
-    /// Its steps there.
+    /// Steps of the layout on these GPUs.
     pub steps: &'a [ResolvedStep],
     /// The ID of each step, where they are recorded.
     pub expected: Option<&'a [PartitionId]>,
     /// The layout in the daemon's spec.
     pub spec: Option<&'a ActiveLayout>,
-    /// What was made in the present control process.
+    /// The run of the present control process, with the partitions that it made.
     pub run: Option<&'a PartitionRun>,
-    /// What is listed now.
+    /// Partitions that are listed now.
     pub present: &'a [GpuPartitions],
 }
 
-/// Where the daemon's spec says otherwise than the layout.
+/// Returns the difference if the daemon's spec names another layout, version or GPUs.
 pub fn spec_difference(active: &ActiveLayout, spec: Option<&ActiveLayout>) -> Option<LayoutDifference> {
     let same = spec
         .is_some_and(|spec| (spec.version_ref(), &spec.gpu_map) == (active.version_ref(), &active.gpu_map));
@@ -109,7 +109,7 @@ pub fn spec_difference(active: &ActiveLayout, spec: Option<&ActiveLayout>) -> Op
     })
 }
 
-/// That nothing can be compared, since the daemon lists no partitions now; where it stands says why.
+/// Returns the difference of a daemon that lists no partitions now; its message names the reason by the daemon's status.
 pub fn not_listed(daemon: &DaemonName, status: &DaemonStatus) -> LayoutDifference {
     LayoutDifference {
         kind: DifferenceKind::NotListed,
@@ -121,7 +121,7 @@ pub fn not_listed(daemon: &DaemonName, status: &DaemonStatus) -> LayoutDifferenc
     }
 }
 
-/// In what a daemon in static mode differs from a layout.
+/// Returns the differences between a daemon in static mode and a layout.
 pub fn differences(asserted: &Asserted<'_>) -> Vec<LayoutDifference> {
     let nothing = Record::default();
     let record = asserted.run.map_or(&nothing, |run| &run.record);
@@ -193,7 +193,7 @@ pub fn differences(asserted: &Asserted<'_>) -> Vec<LayoutDifference> {
     found
 }
 
-/// Partitions on the layout's GPUs that it does not have.
+/// Returns partitions on the layout's GPUs that it does not have, or should have removed.
 fn strangers(asserted: &Asserted<'_>, record: &Record) -> Vec<LayoutDifference> {
     let finally = |name: &PartitionName| {
         let mut of_it = asserted.steps.iter().filter(|step| step.partition == *name);
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(kinds(&Asserted { run: None, ..asserted }), [Missing, Missing, Unknown, Unknown]);
         let unfinished = PartitionRun { before: Some(std::collections::BTreeMap::new()), ..whole.clone() };
         assert_eq!(kinds(&Asserted { run: Some(&unfinished), ..asserted }), [Unfinished]);
-        // The same partitions by other steps: the next who makes one would not get the ID that the layout gives.
+        // The same partitions by other steps: the next partition made would not get the ID that the layout gives.
         let direct = run(Record(vec![record.0[1].clone(), record.0[3].clone()]));
         assert_eq!(kinds(&Asserted { run: Some(&direct), ..asserted }), [OtherSteps]);
         // One that an earlier step has made and a later one should have removed.

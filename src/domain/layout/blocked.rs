@@ -1,4 +1,4 @@
-//! What blocks a plan, in words that say what to do.
+//! Blockers of a plan, with messages that state the remedy.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub struct OwnShare {
     pub partition: PartitionName,
 }
 
-/// What blocks a plan.
+/// A blocker of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Blocked {
@@ -46,7 +46,7 @@ pub enum Blocked {
         gpu: GpuUuid,
         /// Its ID.
         id: PartitionId,
-        /// Those who hold it, as far as they can be determined.
+        /// The clients that hold it, as far as they can be determined.
         clients: Vec<ClientId>,
     },
     /// A partition would have to be made again, which may change its ID; done only with `recreate`.
@@ -112,7 +112,7 @@ fn made_again(partition: &PartitionName, gpu: &GpuUuid, id: &PartitionId, remedy
 }
 
 impl Blocked {
-    /// The blocker in words; `recreate` says how partitions are recreated where it is shown.
+    /// Describes the blocker; `recreate` says how partitions are recreated where the message is shown.
     pub fn in_words(&self, recreate: &str) -> String {
         match self {
             Self::MadeAgain { partition, gpu, id } => made_again(partition, gpu, id, recreate),
@@ -120,7 +120,7 @@ impl Blocked {
         }
     }
 
-    /// The part of a request to apply a layout that it blocks, as a JSON pointer.
+    /// Returns the part of a request to apply a layout that this blocks, as a JSON pointer.
     pub fn pointer(&self) -> &'static str {
         match self {
             Self::TooManyChunks { .. } | Self::OwnShare(_) => "/version",

@@ -1,7 +1,7 @@
-//! Layouts as files: self-contained, with what their steps gave where they were taken, and a checksum.
+//! Layouts as files: self-contained, with the IDs or shares that their steps gave elsewhere, and a checksum.
 //!
-//! A document carries no UUID of a machine. What it expects of another host stands in its [`Fingerprint`]; that is
-//! compared before anything is done there, and simulated IDs are never expectations on a real host.
+//! A document carries no UUID of a machine. Its [`Fingerprint`] states what another host has to have; it is compared before anything is
+//! done there, and simulated IDs are never expectations on a real host.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::{
 /// The version of a document's shape.
 pub const VERSION: &str = "v1";
 
-/// Layout documents.
+/// The kind of layout documents.
 pub(super) const KIND: DocumentKind =
     DocumentKind { noun: "layout document", version: VERSION, longest_refusal: LONGEST_WORDS };
 /// The protocol of the control daemon that this manager speaks.
@@ -30,13 +30,13 @@ pub const PROTOCOL: u32 = 2;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Document {
-    /// The version of this shape.
+    /// Version of the document's format.
     #[schema(pattern = "^v1$", example = "v1")]
     pub version: String,
     /// The layouts, by name.
     pub layouts: BTreeMap<LayoutName, DocumentLayout>,
-    /// `sha256:` and the digest of the rest; every export has one. It must be there where anything is recorded, and be right
-    /// where it is there.
+    /// `sha256:` and the digest of the rest of the document. Every export has one. It is required where anything is recorded, and has to
+    /// match where it is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^sha256:[0-9a-f]{64}$")]
     pub checksum: Option<String>,
@@ -46,7 +46,7 @@ pub struct Document {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DocumentLayout {
-    /// What makes the partitions hold.
+    /// The mechanism that enforces the partitions.
     #[serde(default)]
     pub enforcement: Enforcement,
     /// The product name of its GPUs.
@@ -56,33 +56,33 @@ pub struct DocumentLayout {
         example = "NVIDIA H200"
     )]
     pub sku: Option<String>,
-    /// What it is for.
+    /// Purpose of the layout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(
         max_length = 1024,
         pattern = "^[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u2800\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb]*$"
     )]
     pub note: Option<String>,
-    /// What is done, from empty GPUs and in this order.
+    /// Steps in their order, beginning with empty GPUs.
     pub steps: Vec<LayoutStep>,
-    /// What its steps gave, where they were taken.
+    /// The result of its steps on the host where the document was exported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Recorded>,
 }
 
-/// What the steps of a layout gave on one daemon.
+/// The result of the steps of a layout on one daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recorded {
     /// The ID that each step gave or took away; empty where the enforcement has no IDs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<PartitionId>,
-    /// What a CUDA client saw in each partition, where the enforcement is a percentage.
+    /// The thread percentage and SMs that a CUDA client saw in each partition, where the enforcement is a percentage.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<PartitionShare>,
-    /// The GPUs that it was.
+    /// The hardware and software of the host.
     pub fingerprint: Fingerprint,
-    /// Where this comes from.
+    /// Source of the record.
     pub provenance: Provenance,
 }
 
@@ -99,7 +99,7 @@ pub struct PartitionShare {
 }
 
 impl PartitionShare {
-    /// What CUDA clients saw in these partitions; `None` until they have seen all of them.
+    /// Returns the shares that CUDA clients saw in these partitions; `None` until they have seen all of them.
     pub fn seen(partitions: &[PartitionStatus]) -> Option<Vec<Self>> {
         let share = |partition: &PartitionStatus| {
             Some(Self {
@@ -112,15 +112,15 @@ impl PartitionShare {
     }
 }
 
-/// What a layout's IDs, or shares, depend on.
+/// The hardware and software on which a layout's IDs or shares depend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fingerprint {
-    /// Whether it was a simulated host.
+    /// True if the host was simulated.
     pub simulated: bool,
     /// The product name of the GPUs.
     pub sku: String,
-    /// SMs of each.
+    /// SMs of each GPU.
     pub sms: u32,
     /// SMs of a chunk.
     pub chunk_sms: u32,
@@ -128,13 +128,13 @@ pub struct Fingerprint {
     pub chunk_count: u32,
     /// The protocol of the control daemon.
     pub protocol: u32,
-    /// Its binary version, 13010 for CUDA 13.1.
+    /// Binary version of the control daemon, 13010 for CUDA 13.1.
     pub binary_version: u32,
     /// The driver's version.
     pub driver_version: String,
 }
 
-/// Where a recorded layout comes from.
+/// Source of a recorded layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
@@ -142,15 +142,15 @@ pub struct Provenance {
     pub host: String,
     /// The daemon.
     pub daemon: DaemonName,
-    /// The version that the layout has there.
+    /// Version of the layout on that host.
     pub layout_version: u32,
-    /// Who wrote that version.
+    /// Author of that version, as in the audit log.
     pub author: String,
-    /// When this document was made.
+    /// Time at which the document was exported.
     #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub exported_at: i64,
-    /// The version of the manager that made it.
+    /// Version of the manager that exported it.
     pub manager_version: String,
 }
 
@@ -159,11 +159,11 @@ pub struct Provenance {
 pub struct FingerprintDifference {
     /// The field.
     pub field: String,
-    /// What the document says.
+    /// Value in the document.
     pub recorded: String,
-    /// What is here.
+    /// Value on this host.
     pub here: String,
-    /// Whether `force` passes over it: a version may differ, the hardware never.
+    /// True if `force` passes over the difference: versions may differ, the hardware may not.
     pub forceable: bool,
 }
 
@@ -174,7 +174,7 @@ impl std::fmt::Display for FingerprintDifference {
 }
 
 impl Fingerprint {
-    /// The fields in which this, recorded elsewhere, differs from what is here.
+    /// Returns the fields in which this fingerprint, recorded elsewhere, differs from that of this host.
     pub fn differences(&self, here: &Self) -> Vec<FingerprintDifference> {
         let Self { simulated, sku, sms, chunk_sms, chunk_count, protocol, binary_version, driver_version } =
             self;
@@ -203,12 +203,12 @@ impl Fingerprint {
 }
 
 impl DocumentLayout {
-    /// The layout itself.
+    /// Returns the layout without note and record.
     pub fn layout(&self) -> Layout {
         Layout { enforcement: self.enforcement, sku: self.sku.clone(), steps: self.steps.clone() }
     }
 
-    /// An entry of a layout.
+    /// Creates the entry of a layout.
     pub fn of(layout: &Layout, note: Option<String>, recorded: Option<Recorded>) -> Self {
         let Layout { enforcement, sku, steps } = layout.clone();
         Self { enforcement, sku, note, steps, recorded }
@@ -216,22 +216,22 @@ impl DocumentLayout {
 }
 
 impl Document {
-    /// A document with its checksum.
+    /// Creates a document with its checksum.
     pub fn sealed(layouts: BTreeMap<LayoutName, DocumentLayout>) -> Self {
         let mut document = Self { version: VERSION.to_owned(), layouts, checksum: None };
         document.checksum = Some(document.digest());
         document
     }
 
-    /// `sha256:` and the digest of everything but the checksum: of its JSON, fields in the order in which they are declared and
-    /// layouts by name, so that it is the same whatever the file was written as.
+    /// Returns `sha256:` and the digest of everything but the checksum. It is the digest of the JSON, with fields in the order of
+    /// declaration and layouts by name, so it does not depend on the format of the file.
     pub fn digest(&self) -> String {
         let bare = Self { checksum: None, ..self.clone() };
         let text = serde_json::to_string(&bare).expect("a document has text for keys and no odd number");
         format!("sha256:{}", hex::encode(Sha256::digest(text)))
     }
 
-    /// Refuses a document that was changed after its checksum was made, or whose layouts are wrong in themselves.
+    /// Refuses a document that was changed after its checksum was made, or whose layouts are invalid.
     pub fn check(&self) -> Result<(), Invalid> {
         let wrong = |pointer: String, reason: String| Invalid { pointer, reason: InvalidValue(reason) };
         KIND.check_version(&self.version).map_err(|reason| Invalid { pointer: "/version".into(), reason })?;

@@ -1,9 +1,9 @@
-//! A plan being done: pure; after each command it takes the daemon's answer and listing.
+//! Carries out a plan: pure; after each command it takes the daemon's answer and list.
 //!
-//! What a command did is decided by the list before and after it, never by its words: MPS answers rc 0 to errors, a reply
-//! may be lost on its way, and a removal has no known words of success. So a lost reply is resolved as soon as the list
-//! can be read: exactly one new partition is what was made, none means that nothing happened, and anything else means that
-//! another program is at work, which stops everything.
+//! The effect of a command is decided by the list before and after it, never by its reply: MPS answers rc 0 to errors, a reply may be lost
+//! on its way, and a removal has no known reply of success. So a lost reply is resolved as soon as the list can be read: exactly one new
+//! partition is the one that was made, none means that nothing happened, and anything else means that another program is at work, which
+//! stops everything.
 //!
 //! ```text
 //!   forward ──each step as planned──────────────────────────► done
@@ -31,16 +31,16 @@ struct PlannedMove {
     partition: Option<PartitionName>,
     chunks: u32,
     change: PartitionChange,
-    /// Of a removal, the partition's ID, unless a step of this run makes it first; of an addition to come, the recorded ID,
-    /// and of one that was made, the ID it gave.
+    /// For a removal, the partition's ID, unless a step of this run makes it first. For an addition to come, the recorded ID, and for one
+    /// that was made, the ID that it gave.
     id: Option<PartitionId>,
-    /// The step of the layout that it is.
+    /// The step of the layout that this move carries out.
     step: Option<usize>,
-    /// Whether it is restored when the run is undone.
+    /// True if the partition is restored when the run is undone.
     restorable: bool,
 }
 
-/// How often a command is sent that is seen to have done nothing since its reply was lost.
+/// Number of times that a command is sent if each reply is lost and the list shows no effect.
 const ATTEMPTS: u32 = 3;
 
 /// A command to be sent.
@@ -48,15 +48,15 @@ const ATTEMPTS: u32 = 3;
 pub struct Move {
     /// The GPU.
     pub gpu: GpuUuid,
-    /// Its name; `None` for one that no layout of ours made.
+    /// Its name; `None` for a partition that no layout of this manager made.
     pub partition: Option<PartitionName>,
     /// Its chunks.
     pub chunks: u32,
-    /// What is done.
+    /// The change to make.
     pub action: MoveAction,
 }
 
-/// What a move does.
+/// The change that a move makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MoveAction {
     /// Makes a partition, which is to have this ID if one is recorded.
@@ -72,7 +72,7 @@ pub enum MoveAction {
 }
 
 impl Move {
-    /// The command, as the control daemon takes it.
+    /// Returns the command, as the control daemon takes it.
     pub fn command(&self) -> String {
         match &self.action {
             MoveAction::Add { .. } => add_command(&self.gpu, self.chunks),
@@ -81,20 +81,20 @@ impl Move {
     }
 }
 
-/// What came of sending a command.
+/// Answer to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandAnswer {
     /// The daemon named the partition that it made.
     Named(PartitionId),
     /// The reply was empty.
     Silent,
-    /// The daemon refused in these words.
+    /// The daemon refused with this reply.
     Refused(String),
-    /// No whole reply came; the command may have been done.
+    /// No whole reply came; the command may have had an effect.
     Lost(String),
 }
 
-/// Why a run did not complete.
+/// Cause of a run's failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum LayoutFailureCause {
@@ -118,22 +118,22 @@ pub enum LayoutFailureCause {
     },
     /// Partitions came or went that no step of this run made or removed.
     Interference {
-        /// What was seen.
+        /// The changes that were seen.
         seen: String,
     },
     /// The daemon could no longer be reached.
     Unreachable {
-        /// Why.
+        /// The error.
         why: String,
     },
-    /// CUDA clients did not see what thread percentages were to give them.
+    /// CUDA clients did not see the SMs that the thread percentages were to give them.
     NotProven {
-        /// What they saw instead.
+        /// The failure of the proof.
         failure: ShareFailure,
     },
     /// Nothing was done, since the plan was blocked.
     Blocked {
-        /// What.
+        /// The blockers in words.
         why: String,
     },
 }
@@ -159,20 +159,20 @@ impl std::fmt::Display for LayoutFailureCause {
     }
 }
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecutionOutcome {
-    /// What is there now of ours: of the layout when `cause` is none, else of what was before.
+    /// Record of the partitions after the run: those of the layout if `cause` is `None`, otherwise those of before.
     pub record: Record,
-    /// What is not as it should be.
+    /// Partitions that are not as they should be.
     pub degraded: Vec<Degraded>,
-    /// Why it was undone; `None` when it was done.
+    /// The reason for which the run was undone; `None` if it completed.
     pub cause: Option<LayoutFailureCause>,
-    /// Every command.
+    /// Every command that was sent.
     pub executed_steps: Vec<ExecutedStep>,
 }
 
-/// A run under way.
+/// An ongoing run.
 #[derive(Debug, Clone)]
 pub struct Execution {
     steps: Vec<ResolvedStep>,
@@ -194,9 +194,9 @@ pub struct Execution {
 type Listing = BTreeMap<GpuUuid, BTreeMap<PartitionId, (u32, u32)>>;
 
 impl Execution {
-    /// Begins to do a plan that was made of these steps, this record and this list.
+    /// Begins a plan that was made from these steps, this record and this list.
     pub fn new(plan: &Plan, steps: &[ResolvedStep], base: &Record, present: &[GpuPartitions]) -> Self {
-        // Beginnings agree in what they do, so on each GPU the steps of the record are those of the layout, one for one.
+        // The steps at the beginning have equal effects, so on each GPU the steps of the record are those of the layout, one for one.
         let mut ids = BTreeMap::new();
         for (number, step) in plan.taken.iter().filter_map(|number| Some((*number, steps.get(*number)?))) {
             let place = steps[..number].iter().filter(|other| other.gpu == step.gpu).count();
@@ -239,7 +239,7 @@ impl Execution {
         execution
     }
 
-    /// The next command; `None` when the run has ended.
+    /// Returns the next command; `None` when the run has ended.
     pub fn next(&self) -> Option<Move> {
         if self.over {
             return None;
@@ -259,7 +259,7 @@ impl Execution {
         })
     }
 
-    /// The ID of the partition that an earlier step of the layout made and this one removes.
+    /// Returns the ID of the partition that an earlier step of the layout made and this one removes.
     fn made_by(&self, partition: Option<&PartitionName>, step: Option<usize>) -> Option<PartitionId> {
         let (name, step) = (partition?, step?);
         let made = |(number, made): &(usize, &ResolvedStep)| {
@@ -269,22 +269,22 @@ impl Execution {
         self.ids.get(&number).cloned()
     }
 
-    /// Whether the run is on its way back.
+    /// Returns true if the run failed and is being undone.
     pub fn is_undoing(&self) -> bool {
         self.cause.is_some()
     }
 
-    /// How many commands were sent that did something, and how many there are, on the way that it is on.
+    /// Returns the number of commands that are done, and of all commands: those of the plan, or those that undo it.
     pub fn progress(&self) -> (usize, usize) {
         (self.next, self.ahead.len())
     }
 
-    /// What was sent so far.
+    /// Returns the commands that were sent so far.
     pub fn executed_steps(&self) -> &[ExecutedStep] {
         &self.executed_steps
     }
 
-    /// Takes the outcome of the command that [`Execution::next`] gave.
+    /// Takes the answer to the command that [`Execution::next`] gave, and the list after it.
     pub fn answered(&mut self, answer: &CommandAnswer, present: &[GpuPartitions], duration_us: u64) {
         let (Some(sent), Some(ahead)) = (self.next(), self.ahead.get(self.next).cloned()) else { return };
         let now = listing(present);
@@ -396,7 +396,7 @@ impl Execution {
         self.degraded.push(Degraded { gpu: ahead.gpu, partition: ahead.partition, expected, got, why: None });
     }
 
-    /// Turns round: what this run did is undone in reverse.
+    /// Begins to undo the steps of this run, in reverse.
     fn turn_back(&mut self, cause: LayoutFailureCause) {
         self.cause = Some(cause);
         self.degraded.clear();
@@ -406,7 +406,7 @@ impl Execution {
         self.over = self.ahead.is_empty();
     }
 
-    /// What undoes a move that was made, if anything has to.
+    /// Returns the move that undoes another, if it has to be undone.
     fn opposite(&self, done: &PlannedMove) -> Option<PlannedMove> {
         let back = |change| PlannedMove { change, step: None, ..done.clone() };
         let id = done.id.as_ref()?;
@@ -422,7 +422,7 @@ impl Execution {
         }
     }
 
-    /// Whether a step of the layout did this to the same partition in this run: what came and went leaves nothing to undo.
+    /// Returns true if a step of this run made this change to the same partition: one that came and went leaves nothing to undo.
     fn in_this_run(&self, done: &PlannedMove, change: PartitionChange) -> bool {
         done.step.is_some()
             && self.done.iter().any(|other| {
@@ -449,7 +449,7 @@ impl Execution {
         self.over = self.next == self.ahead.len();
     }
 
-    /// How it ended, once [`Execution::next`] gives nothing more.
+    /// Returns the outcome, once [`Execution::next`] returns `None`.
     pub fn outcome(self) -> ExecutionOutcome {
         let record = match &self.cause {
             None => self.of_layout(),
@@ -482,7 +482,7 @@ impl Execution {
         Record(steps.collect())
     }
 
-    /// What was before, with the IDs under which it came back.
+    /// Returns the record of before, with the IDs under which its partitions came back.
     fn of_before(&self) -> Record {
         let mut record = self.base.clone();
         for degraded in &self.degraded {
@@ -508,7 +508,7 @@ enum MoveVerdict {
     Failed(LayoutFailureCause),
 }
 
-/// What came and went between two lists.
+/// Partitions that appeared and disappeared between two lists.
 struct Changes {
     came: Vec<(GpuUuid, PartitionId)>,
     went: Vec<(GpuUuid, PartitionId)>,

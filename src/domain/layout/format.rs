@@ -8,7 +8,7 @@ use super::yaml_words::rendered;
 use crate::json::{self, InvalidJsonValue, Unreadable};
 use crate::{InvalidValue, shortened_to};
 
-/// How a document is written.
+/// Format of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutFormat {
     /// YAML, and therefore JSON too.
@@ -17,7 +17,7 @@ pub enum LayoutFormat {
     Json,
 }
 
-/// What stands for the name of a text in the lines that show a place in it.
+/// Name of the text in lines that show a place in it.
 pub const SOURCE: &str = "<input>";
 
 #[derive(Deserialize)]
@@ -28,11 +28,11 @@ struct Versioned {
 /// A kind of document that begins with its version.
 #[derive(Debug, Clone, Copy)]
 pub struct DocumentKind {
-    /// What people call it.
+    /// Name of the document in messages.
     pub noun: &'static str,
-    /// The version that is read.
+    /// The supported version.
     pub version: &'static str,
-    /// Characters of a refusal: more where it shows the lines around its place.
+    /// Most characters of a refusal; larger for documents whose refusals show the lines around the error.
     pub longest_refusal: usize,
 }
 
@@ -47,7 +47,7 @@ impl DocumentKind {
         self.parse(text, format)
     }
 
-    /// Refuses the shape of another version.
+    /// Refuses a document of another version.
     pub fn check_version(&self, version: &str) -> Result<(), InvalidValue> {
         if version == self.version {
             return Ok(());

@@ -1,27 +1,27 @@
-//! Whether a partition may be handed out: decided here and nowhere else, by what the daemon lists and what is recorded.
+//! Decides whether a partition may be handed out. No other code decides it; it depends on the daemon's list and the record.
 //!
-//! How the last operation on the daemon ended has no say in it. A partition whose ID differs from the recorded one is made of
-//! other SMs, so it stays withheld however it came about, until an operator applies another version, whose IDs are then taken.
+//! The outcome of the last operation on the daemon plays no part. A partition whose ID differs from the recorded one is made of other SMs,
+//! so it stays withheld, whatever the reason, until an operator applies another version, whose IDs are then recorded.
 
 use super::ResolvedStep;
 use super::record::RecordedStep;
 use crate::PartitionId;
 use crate::partitions::{GpuPartitions, ListedPartition};
 
-/// What is known of a partition of a layout.
+/// The facts about a partition of a layout.
 #[derive(Debug, Clone, Copy)]
 pub struct PartitionEvidence<'a> {
     /// The step that makes it.
     pub step: &'a ResolvedStep,
-    /// What that step gave in the present control process.
+    /// The result of that step in the present control process.
     pub made: Option<&'a RecordedStep>,
     /// The recorded ID; `None` where nothing is recorded.
     pub expected: Option<&'a PartitionId>,
-    /// What the daemon lists now.
+    /// Partitions that the daemon lists now.
     pub present: &'a [GpuPartitions],
 }
 
-/// Why a partition is not handed out.
+/// Reason for withholding a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Withheld {
     /// The daemon does not list it as the layout made it.
@@ -53,7 +53,7 @@ impl std::fmt::Display for Withheld {
     }
 }
 
-/// The partition as it is listed, if it may be handed out.
+/// Returns the partition as it is listed if it may be handed out, or the reason for withholding it.
 pub fn may_hand_out<'a>(evidence: &PartitionEvidence<'a>) -> Result<&'a ListedPartition, Withheld> {
     let PartitionEvidence { step, made, expected, present } = *evidence;
     let made = made.filter(|made| made.gpu == step.gpu).ok_or(Withheld::NotListed)?;

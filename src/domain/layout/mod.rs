@@ -1,9 +1,9 @@
 //! Partition layouts: named, versioned, ordered lists of the steps that divide GPUs among tenants.
 //!
-//! A layout names no GPU of any machine: its steps say *roles*, and the caller that applies it says which GPU plays
-//! which ([`GpuMap`]). The order of its steps is part of it, removals included, since the IDs that a daemon gives depend
-//! on what was reserved before (FACTS.md, "Static SM partitions"). So a version means one sequence from empty GPUs, and
-//! every plan ends in the state, IDs included, that this sequence gives.
+//! A layout names no GPU of any machine: its steps name *roles*, and the caller that applies it assigns a GPU to each ([`GpuMap`]). The
+//! order of its steps is part of it, removals included, since the IDs that a daemon gives depend on what was reserved before (FACTS.md,
+//! "Static SM partitions"). So a version means one sequence from empty GPUs, and every plan ends in the state, IDs included, that this
+//! sequence gives.
 
 pub mod active;
 pub mod assertion;
@@ -34,23 +34,23 @@ use super::gpu::{Gpu, full_name};
 use super::printable::is_shown;
 use super::{GpuUuid, InvalidValue, LayoutName, PartitionName, TenantName};
 
-/// Which GPU of a host: its index among the host's GPUs of the layout's SKU, in PCI order.
+/// A role of a GPU: its index among the host's GPUs of the layout's SKU, in PCI order.
 pub type Role = u32;
 
-/// Which GPU plays which role on one daemon.
+/// The GPU of each role on one daemon.
 pub type GpuMap = BTreeMap<Role, GpuUuid>;
 
-/// The schema of a map from roles to GPUs named in any way.
+/// Returns the schema of a map from roles to GPUs named in any way.
 pub fn roles_by_any_name() -> utoipa::openapi::schema::Object {
     roles(utoipa::openapi::Ref::from_schema_name("GpuRef"))
 }
 
-/// The schema of a map from roles to GPUs named by UUID.
+/// Returns the schema of a map from roles to GPUs named by UUID.
 pub fn roles_by_uuid() -> utoipa::openapi::schema::Object {
     roles(utoipa::openapi::Ref::from_schema_name("GpuUuid"))
 }
 
-/// A key of JSON is a text: the role's number in decimal.
+/// Returns the schema of a map from roles to GPUs. The keys of a JSON object are strings, so a role is its number in decimal.
 fn roles(gpu: utoipa::openapi::Ref) -> utoipa::openapi::schema::Object {
     use utoipa::openapi::schema::{ObjectBuilder, Type};
     let role = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^(0|[1-9][0-9]{0,8})$"));
@@ -61,31 +61,31 @@ fn roles(gpu: utoipa::openapi::Ref) -> utoipa::openapi::schema::Object {
 pub const MAX_STEPS: usize = 512;
 /// Most roles of a layout.
 pub const MAX_ROLES: usize = 16;
-/// Longest product name, in bytes: what NVML writes a GPU's name into.
+/// Longest product name, in bytes: the size of NVML's buffer for a GPU's name.
 pub const MAX_SKU: usize = 96;
 /// Longest note, in characters.
 pub const MAX_NOTE: usize = 1024;
 
-/// What one version of a layout says.
+/// The content of one version of a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Layout {
-    /// What makes the partitions hold.
+    /// The mechanism that enforces the partitions.
     #[serde(default)]
     pub enforcement: Enforcement,
-    /// The product name of its GPUs, as `NVIDIA H200`; left out, that of the daemon's first GPU.
+    /// The product name of its GPUs, as `NVIDIA H200`. If it is left out, that of the daemon's first GPU is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(
         pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u2800\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb]([^\\x00-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u2800\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb]{0,94}[^\\s\\x00-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u2800\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb])?$",
         example = "NVIDIA H200"
     )]
     pub sku: Option<String>,
-    /// What is done, from empty GPUs and in this order.
+    /// Steps in their order, beginning with empty GPUs.
     #[schema(max_items = 512)]
     pub steps: Vec<LayoutStep>,
 }
 
-/// What makes a layout's partitions hold.
+/// The mechanism that enforces a layout's partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Enforcement {
@@ -97,7 +97,7 @@ pub enum Enforcement {
 }
 
 impl Enforcement {
-    /// The word in a document.
+    /// Returns the word in a document.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Static => "static",
@@ -120,14 +120,14 @@ pub enum LayoutStep {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddStep {
-    /// The GPU it is on.
+    /// Role of the GPU that it is on.
     pub gpu: Role,
     /// Its name, used once in a layout.
     pub partition: PartitionName,
     /// Its chunks: 8 SMs each from Hopper on, 4 before (NVIDIA's documentation).
     #[schema(minimum = 1)]
     pub chunks: u32,
-    /// Who works in it; several tenants may share one.
+    /// Tenants that work in it; several may share one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tenants: Vec<TenantName>,
 }
@@ -140,7 +140,7 @@ pub struct RemoveStep {
     pub partition: PartitionName,
 }
 
-/// What a version is called.
+/// Name and version of a layout.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct VersionRef {
     /// The layout.
@@ -155,18 +155,18 @@ impl std::fmt::Display for VersionRef {
     }
 }
 
-/// A layout that is wrong in itself: where, as a JSON pointer into it, and why.
+/// A layout that is invalid by itself: the place, as a JSON pointer into it, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Invalid {
-    /// As `/steps/2/add/partition`.
+    /// The place, as `/steps/2/add/partition`.
     pub pointer: String,
-    /// What is wrong and what would be right.
+    /// The error and its correction.
     pub reason: InvalidValue,
 }
 
 impl Layout {
-    /// Refuses a layout that is wrong on any GPU; what depends on the GPU is the plan's.
+    /// Refuses a layout that is invalid whatever its GPUs are. Limits of a particular GPU are checked by the plan.
     pub fn check(&self) -> Result<(), Invalid> {
         if let Some(sku) = self.sku.as_deref().filter(|sku| !is_product_name(sku)) {
             let shown: String = sku.chars().take(MAX_SKU).collect();
@@ -275,7 +275,7 @@ impl Layout {
         Ok(())
     }
 
-    /// A process has one percentage for all its GPUs.
+    /// Checks that each tenant has partitions of one size, since a process has one percentage for all its GPUs.
     fn check_one_percentage(&self) -> Result<(), Invalid> {
         let mut chunks: BTreeMap<&TenantName, &AddStep> = BTreeMap::new();
         for (number, step) in self.steps.iter().enumerate() {
@@ -298,12 +298,12 @@ impl Layout {
         Ok(())
     }
 
-    /// The roles that it has steps for.
+    /// Returns the roles that the layout has steps for.
     pub fn roles(&self) -> BTreeSet<Role> {
         self.adds().map(|add| add.gpu).collect()
     }
 
-    /// The partitions that it makes, those it removes again included.
+    /// Returns the partitions that the layout makes, including those that it removes again.
     pub fn adds(&self) -> impl Iterator<Item = &AddStep> {
         self.steps.iter().filter_map(|step| match step {
             LayoutStep::Add(add) => Some(add),
@@ -311,7 +311,7 @@ impl Layout {
         })
     }
 
-    /// The partitions that are there at its end, in the order in which they are made.
+    /// Returns the partitions that are there at its end, in the order in which they are made.
     pub fn partitions(&self) -> impl Iterator<Item = &AddStep> {
         let removed: BTreeSet<&PartitionName> = self
             .steps
@@ -324,7 +324,7 @@ impl Layout {
         self.adds().filter(move |add| !removed.contains(&add.partition))
     }
 
-    /// Its steps on the GPUs of a host.
+    /// Returns its steps on the GPUs of a host. Fails if a role has no GPU.
     pub fn resolve(&self, map: &GpuMap) -> Result<Vec<ResolvedStep>, InvalidValue> {
         let mut gpu_of: BTreeMap<&PartitionName, (&GpuUuid, u32)> = BTreeMap::new();
         let mut resolved = Vec::with_capacity(self.steps.len());
@@ -368,21 +368,21 @@ pub struct ResolvedStep {
     pub partition: PartitionName,
     /// Its chunks.
     pub chunks: u32,
-    /// What is done to it.
+    /// The change of the partition.
     pub change: PartitionChange,
 }
 
-/// What is done to a partition.
+/// A change of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PartitionChange {
-    /// It is made.
+    /// The partition is made.
     Add,
-    /// It is removed.
+    /// The partition is removed.
     Remove,
 }
 
-/// Works out which GPU plays which role, or checks what the caller says: `given` may leave roles out.
+/// Assigns a GPU to each role. Roles that `given` leaves out are assigned by index, and those that it has are checked.
 ///
 /// `offered` are the daemon's GPUs and `host` all GPUs of the host, in PCI order.
 pub fn map_roles(
@@ -447,7 +447,7 @@ pub fn map_roles(
     Ok(map)
 }
 
-/// Refuses a note that is too long or no text for people.
+/// Refuses a note that is too long, or that has control or invisible characters.
 pub fn check_note(note: Option<&str>) -> Result<(), InvalidValue> {
     if note.is_none_or(|note| is_shown(&note.replace('\n', " "), MAX_NOTE)) {
         return Ok(());
@@ -476,20 +476,20 @@ pub struct Version {
     pub name: LayoutName,
     /// Its version, counted from 1.
     pub version: u32,
-    /// What it says.
+    /// The content.
     pub layout: Layout,
-    /// Who made it.
+    /// Author of the version, as in the audit log.
     pub author: String,
-    /// Why.
+    /// Note by the author.
     pub note: Option<String>,
-    /// When.
+    /// Time at which the version was written.
     #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub created_at: i64,
 }
 
 impl Version {
-    /// What it is called.
+    /// Returns the layout's name and version.
     pub fn version_ref(&self) -> VersionRef {
         VersionRef { name: self.name.clone(), version: self.version }
     }

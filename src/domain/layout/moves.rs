@@ -1,5 +1,5 @@
-//! What each tenant would see after a plan, and which tenants it moves to another partition: a change though no command may be sent
-//! for it.
+//! Predicts the partitions of each tenant after a plan, and the tenants that it moves to another partition. A move is a change even if no
+//! command is sent for it.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,16 +8,16 @@ use crate::client::ClientId;
 use crate::partitions::PartitionRef;
 use crate::{GpuUuid, PartitionId, PartitionName, TenantName};
 
-/// What a tenant would see.
+/// The predicted partitions of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TenantPrediction {
     /// The tenant.
     pub tenant: TenantName,
-    /// Whether there is such a tenant.
+    /// True if such a tenant exists.
     pub known: bool,
     /// Its partition of each GPU.
     pub partitions: Vec<TenantPartition>,
-    /// Why it would not be admitted, where that is so.
+    /// Reason for which the tenant would not be admitted, if there is one.
     pub remark: Option<String>,
 }
 
@@ -32,7 +32,7 @@ pub struct TenantPartition {
     pub chunks: u32,
     /// The SMs that its chunks make.
     pub sms: u32,
-    /// The ID that it has, or is to have by what is recorded; `null` where that is not known.
+    /// The ID that it has, or is to have by the record; `null` where it is not known.
     pub id: Option<PartitionId>,
 }
 
@@ -45,10 +45,9 @@ pub struct TenantMove {
     pub gpu: GpuUuid,
     /// The partition that it is bound to now; `null` where it is bound to none.
     pub from: Option<PartitionName>,
-    /// The partition that it is bound to after it; `null` where it is bound to none.
+    /// The partition that it is bound to after the plan; `null` where it is bound to none.
     pub to: Option<PartitionName>,
-    /// The processes in that partition that are not of a tenant bound to it: until they end, no process of the tenant is
-    /// started there.
+    /// Processes in the new partition that belong to no tenant bound to it. Until they end, no process of the tenant is started there.
     pub held_by: Vec<PartitionHolder>,
 }
 
@@ -57,15 +56,15 @@ pub struct TenantMove {
 pub struct PartitionHolder {
     /// The process.
     pub process: ClientId,
-    /// The tenant that it is of; `null` where that is not known.
+    /// The tenant of the process; `null` where it is not known.
     pub tenant: Option<TenantName>,
 }
 
-/// What a tenant has of a GPU.
+/// The partition of a tenant on a GPU, with its ID where that is known.
 type Binding<'a> = (&'a PartitionName, Option<&'a PartitionId>);
 
-/// The tenants that have another partition after a plan; none where the daemon holds no layout yet. `holders` gives the
-/// processes in a partition that are not of these tenants.
+/// Returns the tenants that have another partition after a plan; none if the daemon holds no layout yet. `holders` returns the processes
+/// in a partition that do not belong to these tenants.
 pub fn moves(
     before: &[PartitionStatus],
     after: &[TenantPrediction],
@@ -115,7 +114,7 @@ pub fn moves(
     found
 }
 
-/// Whether both are the same partition, whatever it is called.
+/// Returns true if both are the same partition: by ID where both are known, otherwise by name.
 fn is_same(from: Option<Binding<'_>>, to: Option<Binding<'_>>) -> bool {
     match (from, to) {
         (None, None) => true,
@@ -217,7 +216,7 @@ mod tests {
         let after = [planned("web", "right", Some("a"))];
         assert_eq!(moves(&[held("left", "a", &["web"])], &after, nobody), []);
         assert_eq!(moves(&[], &after, nobody), []);
-        // What is not known to be the same is identified by its name.
+        // Partitions whose IDs are not both known are compared by name.
         let found = moves(&[held("left", "a", &["web"])], &[planned("web", "right", None)], nobody);
         assert_eq!(found.len(), 1);
         let unbound = TenantPrediction { partitions: Vec::new(), ..planned("web", "right", None) };

@@ -1,4 +1,4 @@
-//! What putting a layout on a daemon would come to, for programs and for people.
+//! The outlook on applying a layout to a daemon: the plan with its consequences, for programs and for people.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::count::counted;
 use crate::tenant::Tenant;
 use crate::{DaemonName, GpuUuid, LayoutName, PartitionName, TenantName};
 
-/// What putting a layout on a daemon would come to, planned on a poll that was taken for it.
+/// The result of planning a layout on a daemon, from a poll that was taken for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LayoutPlan {
     /// The layout.
@@ -23,34 +23,34 @@ pub struct LayoutPlan {
     pub version: u32,
     /// The daemon.
     pub daemon: DaemonName,
-    /// What makes its partitions hold.
+    /// The mechanism that enforces its partitions.
     pub enforcement: Enforcement,
-    /// Which GPU plays which role.
+    /// The GPU of each role.
     #[schema(schema_with = crate::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
     /// The steps, in the order in which they are done.
     pub steps: Vec<LayoutPlanStep>,
-    /// What each GPU comes to.
+    /// Chunks and SMs of each GPU, before and after the plan.
     pub gpus: Vec<GpuTotals>,
-    /// What blocks it.
+    /// Blockers of the plan.
     pub blocked: Vec<LayoutBlocker>,
-    /// Whether it is done only with `recreate`.
+    /// True if the plan is only carried out with `recreate`.
     pub needs_recreate: bool,
-    /// Whether nothing has to be done.
+    /// True if nothing has to be done.
     pub in_force: bool,
-    /// Whether its partitions are thread percentages, which keep nobody off anybody's SMs.
+    /// True if its partitions are thread percentages, which reserve no SMs: clients of other partitions may run on them.
     pub reserves_nothing: bool,
-    /// What each tenant would see that the layout names or the daemon serves.
+    /// Predictions for each tenant that the layout names or the daemon serves.
     pub tenants: Vec<TenantPrediction>,
     /// The tenants that it moves to other partitions, which may take no command.
     #[serde(default)]
     pub moves: Vec<TenantMove>,
-    /// When the daemon was polled.
+    /// Time of the poll of the daemon.
     #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
-    /// What would be done, as a SHA-256 in hex: two plans that do the same have the same, whichever clients are connected. An apply that gives it is refused
-    /// where another plan would be carried out.
+    /// SHA-256 of everything that would be done, in hex. Plans that do the same have the same digest, whichever clients are connected. An
+    /// apply that gives a digest is refused if another plan would be carried out.
     pub digest: String,
 }
 
@@ -68,36 +68,36 @@ pub struct LayoutPlanStep {
 /// A blocker, with its message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LayoutBlocker {
-    /// What it is.
+    /// The blocker.
     #[serde(flatten)]
     pub what: Blocked,
-    /// The same in words, with the remedy.
+    /// Description of the blocker, with the remedy.
     pub message: String,
 }
 
-/// What an outlook is made of.
+/// Input of an outlook.
 #[derive(Debug, Clone, Copy)]
 pub struct OutlookInput<'a> {
-    /// Which version of which layout.
+    /// The layout's name and version.
     pub version: &'a VersionRef,
-    /// What it says.
+    /// The content of that version.
     pub layout: &'a Layout,
     /// The daemon.
     pub daemon: &'a DaemonName,
-    /// Its GPUs.
+    /// GPUs of the daemon.
     pub offered: &'a [GpuUuid],
-    /// Which GPU plays which role.
+    /// The GPU of each role.
     pub gpu_map: &'a GpuMap,
     /// SMs of a chunk of each GPU.
     pub chunk_sms: &'a BTreeMap<GpuUuid, u32>,
-    /// All tenants that the layout names and there are, and all of the daemon.
+    /// All existing tenants that the layout names, and all of the daemon.
     pub tenants: &'a [Tenant],
-    /// When the daemon was polled.
+    /// Time of the poll of the daemon.
     pub observed_at: i64,
 }
 
-/// One number for everything that is done: on which daemon, with which GPU in which role, and each step. Clients come and go, and
-/// are no part of it: those that block it are refused by themselves.
+/// Returns the digest of everything that is done: the daemon, the GPU of each role, and each step. Clients come and go, so they are left
+/// out: an apply checks blocking clients by itself.
 fn digest(prospect: &OutlookInput<'_>, steps: &[LayoutPlanStep]) -> String {
     let OutlookInput { version, daemon, gpu_map, .. } = prospect;
     let step = |LayoutPlanStep { step, command }: &LayoutPlanStep| {
@@ -111,7 +111,7 @@ fn digest(prospect: &OutlookInput<'_>, steps: &[LayoutPlanStep]) -> String {
 }
 
 impl LayoutPlan {
-    /// A plan with what follows from it.
+    /// Creates the outlook of a plan.
     pub fn of(plan: Plan, prospect: &OutlookInput<'_>) -> Self {
         let tenants = tenants(&plan, prospect);
         let in_force = plan.is_empty() && plan.blocked.is_empty();
@@ -141,12 +141,12 @@ impl LayoutPlan {
         }
     }
 
-    /// The same plan, which moves these tenants.
+    /// Returns the plan with these moves of tenants. They change its digest, and a plan with moves is not in force.
     #[must_use]
     pub fn moving(mut self, moves: Vec<TenantMove>) -> Self {
         if !moves.is_empty() {
             self.in_force = false;
-            // Who holds a partition comes and goes, and is no part of it.
+            // The holders of a partition come and go, and are left out of the digest.
             let bindings: Vec<_> =
                 moves.iter().map(|one| (&one.tenant, &one.gpu, &one.from, &one.to)).collect();
             let text = serde_json::to_vec(&(&self.digest, bindings)).expect("names and a digest");
@@ -156,13 +156,13 @@ impl LayoutPlan {
         self
     }
 
-    /// What blocks it; with `recreate`, nothing of what is only made again.
+    /// Returns the blockers; with `recreate`, without partitions that only have to be recreated.
     pub fn refusals(&self, recreate: bool) -> impl Iterator<Item = &LayoutBlocker> {
         let only_again = |what: &Blocked| matches!(what, Blocked::MadeAgain { .. });
         self.blocked.iter().filter(move |blocked| !(recreate && only_again(&blocked.what)))
     }
 
-    /// What is there on the layout's GPUs, in words; `None` where they are empty.
+    /// Describes the partitions that are there on the layout's GPUs; `None` if there are none.
     pub fn not_empty(&self) -> Option<String> {
         let there = self
             .steps
@@ -186,7 +186,7 @@ impl LayoutPlan {
         })
     }
 
-    /// The plan as text, like a diff: `-` goes, `+` is made, `~` moves, `!` blocks it.
+    /// Formats the plan as text, like a diff: `-` is removed, `+` is made, `~` moves, `!` is a blocker.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
@@ -248,7 +248,7 @@ impl LayoutPlanStep {
             Action::Remove => '-',
         };
         let name = step.partition.as_ref().map_or("(no layout's)", PartitionName::as_str);
-        // Where the driver does not report the compute capability, how many SMs a chunk has is not known.
+        // Where the driver does not report the compute capability, the SMs of a chunk are not known.
         let sms = if step.sms > 0 { format!(", {}", counted(step.sms, "SM")) } else { String::new() };
         write!(text, "{sign} {name}: {}{sms}", counted(step.chunks, "chunk"))?;
         if let Some(id) = step.id.as_ref().or(step.expected.as_ref()) {
@@ -317,7 +317,7 @@ fn tenant(name: &TenantName, plan: &Plan, prospect: &OutlookInput<'_>) -> Tenant
         Some(tenant) if tenant.spec.daemon != *prospect.daemon => {
             Some(format!("it is a tenant of daemon {}", tenant.spec.daemon))
         }
-        // What is in no partition of percentages has what its spec says.
+        // A tenant without a partition in a layout of percentages has the share that its spec states.
         Some(_) if prospect.layout.enforcement == Enforcement::Percentage && partitions.is_empty() => None,
         Some(tenant) => {
             let sees = prospect.offered.iter().filter(|gpu| tenant.spec.sees(gpu));

@@ -1,11 +1,10 @@
-//! What has to be done to a daemon so that it holds a layout: pure, from the layout, what was made before, and what is
-//! listed now.
+//! Plans the changes after which a daemon holds a layout: pure, from the layout, the record of what was made before, and the present list.
 //!
-//! A daemon's allocator goes by what is reserved and by the size requested. So the state after the first steps of a layout is
-//! reached again, IDs included, by removing everything else, as long as the partitions of that state are still there. For
-//! each GPU the longest such beginning is kept and never touched, all else is removed, and the rest of the steps follow.
-//! Whatever has to be removed though it is in the layout too is *made again*, since it would otherwise not have the ID that
-//! the layout gives; that is done only when it is requested.
+//! A daemon's allocator goes by what is reserved and by the size requested. So the state after the first steps of a layout is reached
+//! again, IDs included, by removing everything else, as long as the partitions of that state are still there. For each GPU the longest
+//! such beginning is kept and never touched, everything else is removed, and the remaining steps follow. A partition of the layout that
+//! has to be removed is *made again*, since otherwise it would not have the ID that the layout gives; that is only done when it is
+//! requested.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,18 +17,18 @@ use crate::client::ClientId;
 use crate::partitions::{GpuPartitions, ListedPartition, PartitionRef};
 use crate::{GpuUuid, PartitionId, PartitionName, ThreadPercentage};
 
-/// What a plan is made of.
+/// Input of a plan.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanInput<'a> {
     /// The steps of the layout, from empty GPUs.
     pub steps: &'a [ResolvedStep],
-    /// The ID of each step, where what they give here is recorded.
+    /// The ID of each step, where they are recorded for these GPUs.
     pub expected: Option<&'a [PartitionId]>,
-    /// What was made in the present control process.
+    /// Steps that were taken in the present control process.
     pub record: &'a Record,
     /// The IDs that were there before a session that was cut short.
     pub before: Option<&'a BTreeMap<GpuUuid, BTreeSet<PartitionId>>>,
-    /// What is listed now.
+    /// Partitions that are listed now.
     pub present: &'a [GpuPartitions],
     /// SMs of a chunk of each GPU.
     pub chunk_sms: &'a BTreeMap<GpuUuid, u32>,
@@ -37,18 +36,18 @@ pub struct PlanInput<'a> {
     pub admitted: &'a BTreeMap<PartitionRef, Vec<ClientId>>,
 }
 
-/// What has to be done, and what blocks it.
+/// The steps that lead to a layout, and their blockers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Plan {
-    /// In the order in which they are done: what is kept, then removals, then the rest of the layout.
+    /// Steps in the order in which they are done: partitions that are kept, then removals, then the rest of the layout.
     pub steps: Vec<PlannedStep>,
     /// The steps of the layout, counted from 0, that were taken before and whose result is still there.
     pub taken: Vec<usize>,
-    /// What each GPU comes to.
+    /// Chunks and SMs of each GPU, before and after the plan.
     pub gpus: Vec<GpuTotals>,
-    /// Why it cannot be done, or not without confirmation.
+    /// Reasons for which the plan cannot be carried out, or not without confirmation.
     pub blocked: Vec<Blocked>,
-    /// Whether its partitions are thread percentages, which keep nobody off anybody's SMs.
+    /// True if its partitions are thread percentages, which reserve no SMs: clients of other partitions may run on them.
     #[serde(default)]
     pub reserves_nothing: bool,
 }
@@ -56,39 +55,39 @@ pub struct Plan {
 /// One step of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct PlannedStep {
-    /// What is done.
+    /// Change of the partition.
     pub action: Action,
-    /// Why, in a word.
+    /// Reason for the step.
     pub reason: Reason,
-    /// The step of the layout that it is, counted from 0; `null` for the removal of what the layout does not have.
+    /// The step of the layout, counted from 0; `null` for the removal of a partition that the layout does not have.
     pub step: Option<usize>,
     /// The GPU.
     pub gpu: GpuUuid,
-    /// The partition; `null` for one that no layout of ours made.
+    /// The partition; `null` for one that no layout of this manager made.
     pub partition: Option<PartitionName>,
     /// Its chunks.
     pub chunks: u32,
-    /// The SMs that its chunks make; a client may see more, since the left-over ones go somewhere.
+    /// The SMs that its chunks make. A client may see more, since SMs outside whole chunks may be added to a partition.
     pub sms: u32,
-    /// What makes the partition hold; a percentage takes no command.
+    /// The mechanism that enforces the partition; a percentage takes no command.
     #[serde(default)]
     pub enforcement: Enforcement,
-    /// The thread percentage that makes it hold; left out where a CUDA client has to find it.
+    /// The thread percentage that enforces it; left out where a CUDA client has to find it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percentage: Option<ThreadPercentage>,
-    /// Its ID, where it is there already.
+    /// Its ID, if the partition is already there.
     pub id: Option<PartitionId>,
-    /// The ID that it is to have, where that is recorded.
+    /// The recorded ID that it is to have; `null` where none is recorded.
     pub expected: Option<PartitionId>,
-    /// Chunks of the GPU before it.
+    /// Chunks of the GPU before the step.
     pub before: Chunks,
-    /// And after it.
+    /// Chunks of the GPU after the step.
     pub after: Chunks,
     /// The clients that hold it.
     pub clients: Vec<ClientId>,
 }
 
-/// What is done to a partition.
+/// The change of a partition by a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -100,11 +99,11 @@ pub enum Action {
     Remove,
 }
 
-/// Why a step is done.
+/// Reason for a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The layout says so.
+    /// The layout has this step.
     Layout,
     /// The layout does not have it.
     NotInLayout,
@@ -119,44 +118,44 @@ pub enum Reason {
 /// Chunks of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Chunks {
-    /// Those that a new partition could have.
+    /// Chunks that a new partition could have.
     pub free: u32,
-    /// Those in partitions.
+    /// Chunks in partitions.
     pub used: u32,
 }
 
-/// What a GPU comes to.
+/// Chunks and SMs of a GPU in a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct GpuTotals {
     /// The GPU.
     pub gpu: GpuUuid,
-    /// SMs of a chunk.
+    /// SMs of a chunk; 0 where they are not known.
     pub chunk_sms: u32,
-    /// Its SMs.
+    /// SMs of the GPU.
     pub sms: u32,
-    /// Before the plan.
+    /// Chunks before the plan.
     pub before: Chunks,
-    /// After it.
+    /// Chunks after the plan.
     pub after: Chunks,
     /// SMs that make no whole chunk.
     pub left_over_sms: u32,
 }
 
 impl Plan {
-    /// Whether nothing has to be done.
+    /// Returns true if nothing has to be done.
     pub fn is_empty(&self) -> bool {
         self.steps.iter().all(|step| step.action == Action::Keep)
     }
 
-    /// What blocks it; with `recreate`, nothing of what is only made again.
+    /// Returns the blockers; with `recreate`, without partitions that only have to be recreated.
     pub fn refusals(&self, recreate: bool) -> impl Iterator<Item = &Blocked> {
         self.blocked.iter().filter(move |blocked| !(recreate && matches!(blocked, Blocked::MadeAgain { .. })))
     }
 }
 
 impl PlannedStep {
-    /// The command that does it, as the control daemon takes it; none where nothing is done, a percentage is enough, or the ID
-    /// is not known yet.
+    /// Returns the command of the step, as the control daemon takes it; `None` where nothing is done, a percentage is enough, or the ID is
+    /// not known yet.
     pub fn command(&self) -> Option<String> {
         match self.action {
             Action::Keep => None,
@@ -167,17 +166,17 @@ impl PlannedStep {
     }
 }
 
-/// The command that makes a partition.
+/// Returns the command that makes a partition.
 pub fn add_command(gpu: &GpuUuid, chunks: u32) -> String {
     format!("sm_partition add {gpu} {chunks}")
 }
 
-/// The command that removes a partition.
+/// Returns the command that removes a partition.
 pub fn remove_command(gpu: &GpuUuid, id: &PartitionId) -> String {
     format!("sm_partition rm {gpu}/{id}")
 }
 
-/// What has to be done.
+/// Plans the steps that lead from the present partitions to the layout.
 pub fn plan(given: &PlanInput<'_>) -> Plan {
     let mut planning = Planning::new(given);
     let mut done: BTreeSet<usize> = BTreeSet::new();
@@ -209,7 +208,8 @@ pub fn plan(given: &PlanInput<'_>) -> Plan {
     planning.finish(done.into_iter().collect())
 }
 
-/// The GPUs that the plan may touch: those with steps, and those where an earlier layout made something.
+/// Returns the GPUs that the plan may touch: those with steps, those where an earlier layout made something, and those of a session that
+/// was cut short.
 fn touched(given: &PlanInput<'_>) -> Vec<GpuUuid> {
     let mut gpus: Vec<GpuUuid> = Vec::new();
     let named = given.steps.iter().map(|step| &step.gpu).chain(given.record.0.iter().map(|step| &step.gpu));
@@ -224,7 +224,7 @@ fn touched(given: &PlanInput<'_>) -> Vec<GpuUuid> {
 
 /// The longest beginning of the layout whose state is still there.
 struct KeptSteps<'a> {
-    /// The steps that need not be taken.
+    /// The steps that need not be taken again.
     steps: Vec<usize>,
     /// The partitions of that state: the step, the name that the layout gives, and what is listed.
     partitions: Vec<(usize, &'a PartitionName, &'a ListedPartition)>,
@@ -259,7 +259,7 @@ fn kept<'a>(given: &PlanInput<'a>, present: &'a GpuPartitions) -> KeptSteps<'a> 
     KeptSteps { steps: Vec::new(), partitions: Vec::new() }
 }
 
-/// How many steps at the beginning are the same to the daemon, whatever the partitions are called.
+/// Returns the number of steps at the beginning that are equal for the daemon, whatever the partitions are called.
 fn common(desired: &[(usize, &ResolvedStep)], taken: &[&RecordedStep]) -> usize {
     let mut called: BTreeMap<&PartitionName, &PartitionName> = BTreeMap::new();
     desired
@@ -296,7 +296,7 @@ fn why_it_goes(
     (if cut_short { Reason::CutShort } else { Reason::Unknown }, None)
 }
 
-/// The partitions that are there after all steps.
+/// Returns the partitions that are there after all steps.
 fn final_partitions(steps: &[ResolvedStep]) -> impl Iterator<Item = &ResolvedStep> {
     let removed: BTreeSet<&PartitionName> = steps
         .iter()
@@ -395,7 +395,7 @@ impl<'a> Planning<'a> {
         });
     }
 
-    /// A step of the layout.
+    /// Adds a step of the layout.
     fn follow(&mut self, number: usize, step: &ResolvedStep) {
         let before = self.chunks(&step.gpu);
         if step.change == PartitionChange::Add && step.chunks > before.free {
@@ -436,7 +436,7 @@ impl<'a> Planning<'a> {
         });
     }
 
-    /// The ID of a partition that a kept step made and this one removes.
+    /// Returns the ID of a partition that a kept step made and this one removes.
     fn known_id(&self, step: &ResolvedStep) -> Option<PartitionId> {
         let same = |kept: &&PlannedStep| {
             kept.action == Action::Keep
@@ -447,7 +447,7 @@ impl<'a> Planning<'a> {
         kept.id.clone()
     }
 
-    /// What blocks a removal: clients, and processes that were admitted and may connect at any moment.
+    /// Returns the processes that block a removal: clients, and processes that were admitted and may connect at any moment.
     fn holders(&self, gpu: &GpuUuid, listed: &ListedPartition) -> Option<Vec<ClientId>> {
         let partition = PartitionRef { gpu: gpu.clone(), id: listed.id.clone() };
         let admitted = self.given.admitted.get(&partition);

@@ -1,4 +1,4 @@
-//! What the steps of a layout gave on a daemon, and what is remembered while they are taken.
+//! The record of a layout's steps on a daemon, and the state that is kept while they are taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub struct RecordedStep {
     pub partition: PartitionName,
     /// Its chunks.
     pub chunks: u32,
-    /// What was done to it.
+    /// The change of the partition.
     pub change: PartitionChange,
     /// Its ID.
     pub id: PartitionId,
@@ -30,7 +30,7 @@ pub struct RecordedStep {
 pub struct Record(pub Vec<RecordedStep>);
 
 impl Record {
-    /// The partitions that are there at its end, by name.
+    /// Returns the partitions that are there at its end, by name.
     pub fn live(&self) -> BTreeMap<&PartitionName, &RecordedStep> {
         let mut live = BTreeMap::new();
         for step in &self.0 {
@@ -42,12 +42,12 @@ impl Record {
         live
     }
 
-    /// The ID that each step gave or took away.
+    /// Returns the ID that each step gave or took away.
     pub fn ids(&self) -> Vec<PartitionId> {
         self.0.iter().map(|step| step.id.clone()).collect()
     }
 
-    /// Whether these are the steps that it is of.
+    /// Returns true if it is the record of these steps.
     pub fn is_of(&self, steps: &[ResolvedStep]) -> bool {
         self.0.len() == steps.len()
             && self.0.iter().zip(steps).all(|(taken, step)| {
@@ -56,7 +56,7 @@ impl Record {
             })
     }
 
-    /// What the daemon lists otherwise than it says.
+    /// Returns the differences between the record and the daemon's list.
     pub fn drift(&self, present: &[GpuPartitions]) -> Vec<PartitionDrift> {
         let live = self.live();
         let mut found: Vec<PartitionDrift> = live
@@ -96,19 +96,19 @@ impl Record {
 /// A partition that is not as the active layout left it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct PartitionDrift {
-    /// How it differs.
+    /// Kind of the difference.
     pub kind: DriftKind,
     /// The GPU.
     pub gpu: GpuUuid,
-    /// Its name; `null` for one that the layout does not know.
+    /// Its name; `null` for a partition that the layout does not know.
     pub partition: Option<PartitionName>,
     /// Its ID.
     pub id: PartitionId,
-    /// Its chunks, as listed where it is listed.
+    /// Its number of chunks, as listed if it is listed.
     pub chunks: u32,
 }
 
-/// How a partition differs from what the active layout left.
+/// Kinds of differences between a partition and the state that the active layout left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DriftKind {
@@ -141,13 +141,13 @@ impl std::fmt::Display for PartitionDrift {
 pub struct Degraded {
     /// The GPU.
     pub gpu: GpuUuid,
-    /// Its name; `null` for one that no layout of ours made.
+    /// Its name; `null` for a partition that no layout of this manager made.
     pub partition: Option<PartitionName>,
     /// The ID that it had, or should have.
     pub expected: Option<PartitionId>,
     /// The ID that it has; `null` where it is not there.
     pub got: Option<PartitionId>,
-    /// What blocked it, if anything did.
+    /// Reason for the failure to restore it, where there is one.
     pub why: Option<String>,
 }
 
@@ -170,16 +170,17 @@ impl std::fmt::Display for Degraded {
     }
 }
 
-/// One command that was sent and what came of it.
+/// A command that was sent, with its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ExecutedStep {
-    /// The step of the layout, counted from 0; `null` for the removal of what the layout does not have, and on the way back.
+    /// The step of the layout, counted from 0; `null` for the removal of a partition that the layout does not have, and while a run is
+    /// undone.
     pub step: Option<usize>,
-    /// What was done.
+    /// The change of the partition.
     pub change: PartitionChange,
     /// The GPU.
     pub gpu: GpuUuid,
-    /// The partition; `null` for one that no layout of ours made.
+    /// The partition; `null` for one that no layout of this manager made.
     pub partition: Option<PartitionName>,
     /// Its chunks.
     pub chunks: u32,
@@ -187,39 +188,39 @@ pub struct ExecutedStep {
     pub command: String,
     /// The recorded ID.
     pub expected: Option<PartitionId>,
-    /// The ID that it gave or took away; `null` where it did nothing.
+    /// The ID that the command gave or took away; `null` if it did nothing.
     pub id: Option<PartitionId>,
-    /// SMs that the daemon lists for it.
+    /// SMs that the daemon lists for the partition.
     pub sms: Option<u32>,
-    /// Whether it was sent on the way back.
+    /// True if the command undid a step of a run that failed.
     pub undo: bool,
-    /// What was wrong with it.
+    /// Failure of the command, if it failed.
     pub problem: Option<String>,
-    /// Microseconds from the command to the list that shows what it did.
+    /// Microseconds from the command to the list that shows its effect.
     pub duration_us: u64,
 }
 
-/// What outlives the manager of the partitions of one control process.
+/// The state of the partitions of one control process, which outlives the manager.
 ///
-/// It is written before a session that changes partitions and after it, so that a manager that starts in between knows
-/// what was there before: whatever is listed beside that was made by steps whose end was not recorded.
+/// It is written before a session that changes partitions and after it, so that a manager that starts in between knows which partitions
+/// were there before: all others that are listed were made by steps whose end was not recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionRun {
     /// The incarnation of the control process: partitions vanish with it.
     pub token: String,
-    /// What the record is of.
+    /// The version of the layout that the record belongs to.
     pub layout: Option<VersionRef>,
-    /// What was made, as of the last session that ended.
+    /// The steps that were taken, as of the last session that ended.
     pub record: Record,
-    /// What is not as it was, since something had to be undone.
+    /// Partitions that are not as they were, since something had to be undone.
     pub degraded: Vec<Degraded>,
-    /// The session under way: the IDs that were there before it.
+    /// The IDs that were there before the session under way; `None` if there is none.
     pub before: Option<BTreeMap<GpuUuid, BTreeSet<PartitionId>>>,
-    /// The generation of the daemon for which the last session completed; 0 before one did.
+    /// The generation of the daemon for which the last session completed; 0 before any did.
     #[serde(default)]
     pub generation: i64,
-    /// The run that brought the layout in force, with its commands: in one transaction with the record that it led to, so that
-    /// no manager has the one without the other.
+    /// The run that brought the layout in force, with its commands. It is written in one transaction with the record that it led to, so
+    /// that no manager has one without the other.
     #[serde(default)]
     pub last: Option<RunLog>,
 }
@@ -229,16 +230,16 @@ pub struct PartitionRun {
 pub struct RunLog {
     /// The generation of the daemon that it was for.
     pub generation: i64,
-    /// When it began, in unix milliseconds.
+    /// Time at which it began, in unix milliseconds.
     pub began: i64,
     /// Its commands.
     pub executed_steps: Vec<ExecutedStep>,
-    /// How long they took, in microseconds.
+    /// Duration of the commands, in microseconds.
     pub duration_us: Option<u64>,
 }
 
 impl PartitionRun {
-    /// One for a control process that has no partitions of ours.
+    /// Creates the state of a control process that has no partitions of this manager.
     pub fn new(token: String) -> Self {
         Self {
             token,
@@ -251,8 +252,8 @@ impl PartitionRun {
         }
     }
 
-    /// The ID that each of these steps gave or took away in this control process; `None` unless they were taken to their end
-    /// and nothing had to be undone since.
+    /// Returns the ID that each of these steps gave or took away in this control process; `None` unless they were taken to their end and
+    /// nothing had to be undone since.
     pub fn given(&self, version: &VersionRef, steps: &[ResolvedStep]) -> Option<Vec<PartitionId>> {
         let whole = self.before.is_none() && self.degraded.is_empty();
         let same = self.layout.as_ref() == Some(version) && self.record.is_of(steps);

@@ -13,7 +13,7 @@ use crate::count::counted;
 use crate::daemon::DaemonSpec;
 use crate::{DaemonName, InvalidValue, LayoutName, PartitionId};
 
-/// Why a replay was given up whose daemon is to hold another layout.
+/// Reason for which a replay is given up if another layout is requested for its daemon.
 pub const ANOTHER_LAYOUT: &str = "another layout was requested before this one was applied";
 
 /// The record of a replay.
@@ -27,45 +27,45 @@ pub struct Replay {
     pub layout: LayoutName,
     /// Its version here.
     pub version: u32,
-    /// Which GPU played which role.
+    /// The GPU of each role.
     #[schema(schema_with = crate::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
-    /// What it came from.
+    /// Cause of the replay.
     pub cause: ReplayCause,
     /// The operation, where it was requested.
     pub operation: Option<uuid::Uuid>,
-    /// The ID of each step that is recorded; `null` where none is.
+    /// The recorded ID of each step; `null` where none is recorded.
     pub expected: Option<Vec<PartitionId>>,
-    /// What a CUDA client is to see in each partition, where the enforcement is a percentage and that is recorded.
+    /// The recorded shares that CUDA clients are to see, where the enforcement is a percentage.
     #[serde(default)]
     pub shares: Vec<PartitionShare>,
-    /// What a CUDA client did see in each partition, where the enforcement is a percentage.
+    /// The shares that CUDA clients saw, where the enforcement is a percentage.
     #[serde(default)]
     pub seen: Vec<PartitionShare>,
-    /// Where the recorded IDs were taken, if they came with a document.
+    /// Source of the recorded IDs, if they came with a document.
     pub provenance: Option<Provenance>,
-    /// Versions that differ from those of the document, and were passed over with `force`.
+    /// Differences from the document's fingerprint that `force` passed over.
     pub forced: Vec<FingerprintDifference>,
     /// Its outcome.
     pub verdict: Verdict,
-    /// Why it did not complete.
+    /// Reason for which it did not complete.
     pub error: Option<String>,
-    /// Every command with the ID expected and the ID that it gave; those on the way back have `undo`. Where the manager
-    /// was restarted before they ended, those of the run that was then taken from the beginning.
+    /// Every command with its expected ID and the ID that it gave. Commands that undid a step have `undo`. If the manager was restarted
+    /// before they ended, the commands are those of the run that was then taken from the beginning.
     pub steps: Vec<ExecutedStep>,
-    /// When it was requested.
+    /// Time at which it was created.
     #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub created_at: i64,
-    /// When it ended.
+    /// Time at which it ended.
     #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<i64>,
-    /// How long its commands took, in microseconds; `null` where that is not known.
+    /// Duration of its commands, in microseconds; `null` where it is not known.
     pub duration_us: Option<u64>,
 }
 
-/// What a replay came from.
+/// Cause of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplayCause {
@@ -75,7 +75,7 @@ pub enum ReplayCause {
     Restart,
 }
 
-/// What came of a replay.
+/// Outcome of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -83,7 +83,7 @@ pub enum Verdict {
     Pending,
     /// Every step gave the recorded ID; of percentages, CUDA clients saw the recorded SMs.
     Same,
-    /// It was done, and nothing was recorded: what it gave is, from now on.
+    /// All steps were done, and there was no record to compare with. The result is recorded from now on.
     First,
     /// A step gave another ID than the recorded one, or CUDA clients saw other SMs; everything was undone.
     Differs,
@@ -92,7 +92,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The word in the store and in the API.
+    /// Returns the word in the store and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -105,21 +105,22 @@ impl Verdict {
 }
 
 impl Replay {
-    /// How many steps gave what is recorded, of how many.
+    /// Returns the number of steps that gave the recorded ID, and the number of steps with a recorded ID. Both are equal where nothing is
+    /// recorded.
     pub fn identical_steps(&self) -> (usize, usize) {
-        // A step that takes a partition away has an ID, and none to compare it with.
+        // A step that removes a partition has an ID, and none to compare it with.
         let is_same =
             |step: &&ExecutedStep| step.id.is_some() && (step.expected.is_none() || step.expected == step.id);
         let same = self.steps.iter().filter(|step| !step.undo).filter(is_same).count();
         (same, self.expected.as_ref().map_or(same, Vec::len))
     }
 
-    /// Which version of which layout.
+    /// Returns the layout's name and version.
     pub fn version_ref(&self) -> VersionRef {
         VersionRef { name: self.layout.clone(), version: self.version }
     }
 
-    /// The layout in the daemon's spec, which keeps what it says of drift.
+    /// Returns the layout for the daemon's spec, with the drift policy that the spec has now.
     pub fn active(&self, spec: &DaemonSpec) -> ActiveLayout {
         ActiveLayout {
             name: self.layout.clone(),
@@ -129,18 +130,18 @@ impl Replay {
         }
     }
 
-    /// Whether it was found as recorded, and the commands that show it were not kept.
+    /// Returns true if the layout was found as recorded, but some of the commands that show it were not kept.
     pub fn lacks_steps(&self) -> bool {
         let taken = self.steps.iter().filter(|taken| !taken.undo && taken.step.is_some()).count();
         self.verdict == Verdict::Same && self.expected.as_ref().is_some_and(|ids| taken < ids.len())
     }
 
-    /// Whether it is of this layout on these GPUs.
+    /// Returns true if it is a replay of this layout on these GPUs.
     pub fn is_of(&self, active: &ActiveLayout) -> bool {
         (&self.layout, self.version, &self.gpu_map) == (&active.name, active.version, &active.gpu_map)
     }
 
-    /// What is recorded ahead of the steps; nothing where no IDs came along.
+    /// Returns the record to write before the steps are taken; `None` where no IDs came along.
     pub fn applied(&self, layout: &Layout) -> Result<Option<AppliedLayout>, InvalidValue> {
         let Some(expected) = &self.expected else { return Ok(None) };
         let steps = layout.resolve(&self.gpu_map)?;
@@ -166,7 +167,7 @@ impl Replay {
         }))
     }
 
-    /// Where CUDA clients saw other SMs than are recorded.
+    /// Describes the partitions in which CUDA clients saw other SMs than are recorded; `None` if there are none.
     pub fn other_sms(&self, seen: &[PartitionShare]) -> Option<String> {
         let differs = |recorded: &PartitionShare| {
             let (partition, sms) = (&recorded.partition, recorded.sms);
@@ -183,7 +184,7 @@ impl Replay {
         (!found.is_empty()).then(|| found.join("; "))
     }
 
-    /// The same replay, whose steps were done and whose partitions were seen.
+    /// Returns the replay as completed, with the commands and the shares that were seen.
     #[must_use]
     pub fn done(self, seen: Vec<PartitionShare>, steps: Vec<ExecutedStep>, duration_us: Option<u64>) -> Self {
         let on_record = self.expected.is_some() || !self.shares.is_empty();
@@ -191,13 +192,13 @@ impl Replay {
         Self { seen, verdict, steps, duration_us, ..self }
     }
 
-    /// The same replay, in which CUDA clients saw other SMs than are recorded.
+    /// Returns the replay as different, since CUDA clients saw other SMs than are recorded.
     #[must_use]
     pub fn differed(self, why: String, seen: Vec<PartitionShare>, duration_us: Option<u64>) -> Self {
         Self { seen, verdict: Verdict::Differs, error: Some(why), duration_us, ..self }
     }
 
-    /// The same replay, judged by where the layout stands in the control process that it is of.
+    /// Returns the replay with the outcome that the layout's status in the daemon's present control process shows.
     #[must_use]
     pub fn judged(self, status: &LayoutStatus) -> Self {
         if status.version_ref() != Some(VersionRef { name: self.layout.clone(), version: self.version }) {
@@ -217,7 +218,7 @@ impl Replay {
         }
     }
 
-    /// The same replay, which was given up.
+    /// Returns the replay as given up; the cause decides between the verdicts `Differs` and `Failed`.
     #[must_use]
     pub fn given_up(
         self,

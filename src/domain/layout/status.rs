@@ -1,4 +1,4 @@
-//! What is seen of a daemon's layout.
+//! Observed state of a daemon's layout.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,49 +9,50 @@ use super::{Enforcement, VersionRef};
 use crate::condition::ConditionReason;
 use crate::{GpuUuid, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage};
 
-/// What is seen of the layout of a daemon.
+/// Observed state of the layout of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LayoutStatus {
     /// The desired layout; `null` while the partitions of one that is no longer desired are removed.
     pub name: Option<LayoutName>,
     /// Its version.
     pub version: Option<u32>,
-    /// What makes its partitions hold; a percentage reserves nothing.
+    /// The mechanism that enforces its partitions; a percentage reserves nothing.
     pub enforcement: Enforcement,
     /// Its state.
     pub state: LayoutState,
-    /// The generation of the daemon that this is about.
+    /// The generation of the daemon that this status belongs to.
     pub generation: i64,
-    /// The partitions that the layout comes to, in the order in which they are made.
+    /// The partitions that are there at the end of the layout, in the order in which they are made.
     pub partitions: Vec<PartitionStatus>,
-    /// What is listed otherwise than it was made.
+    /// Differences between the listed partitions and those that were made.
     pub drift: Vec<PartitionDrift>,
-    /// Why that is not repaired, or not yet, where the policy says that it is to be.
+    /// Reason for which drift is not repaired, or not yet, although the policy is to repair it.
     pub not_repaired: Option<String>,
-    /// What others did to its partitions since this manager took the daemon.
+    /// Changes by other programs since this manager took the daemon.
     #[serde(default)]
     pub drift_seen: DriftSeen,
-    /// What is not as it was, since something had to be undone or restored.
+    /// Partitions that are not as they were, since something had to be undone or restored.
     pub degraded: Vec<Degraded>,
-    /// Why it is not in force, where it is not going to be by itself.
+    /// Failure of a layout that is not in force. The layout is not tried again before something changes, unless CUDA clients could not see
+    /// its partitions.
     pub failure: Option<LayoutFailure>,
     /// The commands of the run that applies it, or of the last that did; those of a repair are in `drift_seen`.
     pub executed_steps: Vec<ExecutedStep>,
-    /// When that run began.
+    /// Time at which that run began.
     #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ran_at: Option<i64>,
-    /// How long it took, in microseconds; `null` while it is under way.
+    /// Duration of that run, in microseconds; `null` while it is under way.
     pub duration_us: Option<u64>,
 }
 
 impl LayoutStatus {
-    /// What is in force or is to be; `None` where a layout is only taken away.
+    /// Returns the name and version of the layout that is in force or is to be; `None` where a layout is only removed.
     pub fn version_ref(&self) -> Option<VersionRef> {
         Some(VersionRef { name: self.name.clone()?, version: self.version? })
     }
 
-    /// Whether it is in force, or not going to be by itself before long.
+    /// Returns true if the layout is in force, or will not be before long without a change.
     pub fn is_decided(&self) -> bool {
         match self.state {
             LayoutState::Pending | LayoutState::Applying => false,
@@ -61,26 +62,26 @@ impl LayoutStatus {
     }
 }
 
-/// What others did to the partitions of a layout, and what was done about it.
+/// Changes of a layout's partitions by other programs, and their repairs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DriftSeen {
-    /// How many times partitions were found changed.
+    /// Number of times that partitions were found changed.
     pub count: u64,
-    /// When that was last.
+    /// Time at which they were last found changed.
     #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_at: Option<i64>,
-    /// What was found then.
+    /// Differences that were found at that time.
     pub last: Vec<PartitionDrift>,
-    /// How many times it was restored.
+    /// Number of repairs.
     pub repairs: u64,
-    /// When that was last.
+    /// Time of the last repair.
     #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub repaired_at: Option<i64>,
     /// The commands of the repair under way, or of the last one.
     pub executed_steps: Vec<ExecutedStep>,
-    /// When the next repair begins, where it is put off since others undo what is restored.
+    /// Time at which the next repair begins, if it is put off since other programs undo the repairs.
     #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub next_repair_at: Option<i64>,
@@ -100,7 +101,7 @@ pub enum LayoutState {
     Drifted,
     /// It is there, and some partitions have other IDs than they had.
     Degraded,
-    /// It could not be applied, and is not tried again before something changes.
+    /// It could not be applied, and is not tried again before something changes, unless CUDA clients could not see its partitions.
     Failed,
 }
 
@@ -113,36 +114,36 @@ pub struct PartitionStatus {
     pub gpu: GpuUuid,
     /// Its ID, as the last poll lists it and as it is recorded; `null` where it is not handed out.
     pub id: Option<PartitionId>,
-    /// Why it is not handed out though the layout is in force; left out otherwise.
+    /// Reason for withholding the partition although the layout is in force; left out otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
     /// The recorded ID.
     pub expected: Option<PartitionId>,
     /// Its chunks.
     pub chunks: u32,
-    /// Its SMs, as listed, or with `enforcement: percentage` as a CUDA client saw them; `null` before that.
+    /// Its number of SMs, as listed, or with `enforcement: percentage` as a CUDA client saw them; `null` before that.
     pub sms: Option<u32>,
     /// With `enforcement: percentage`, the thread percentage under which a CUDA client saw these SMs since the control process
     /// was started; left out before that, and where the partition is static.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percentage: Option<ThreadPercentage>,
-    /// Who is bound to it.
+    /// Tenants bound to it.
     pub tenants: Vec<TenantName>,
 }
 
-/// Why a layout is not in force.
+/// Failure of a layout that is not in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LayoutFailure {
     /// The generation of the daemon in which it was tried.
     pub generation: i64,
-    /// What happened.
+    /// Cause of the failure.
     pub cause: LayoutFailureCause,
-    /// The same in words, with the remedy.
+    /// Description of the failure, with the remedy.
     pub message: String,
 }
 
 impl LayoutFailure {
-    /// A failure with its words.
+    /// Creates a failure with its message.
     pub fn new(generation: i64, cause: LayoutFailureCause) -> Self {
         let remedy = match &cause {
             LayoutFailureCause::OtherId { .. } => {
@@ -158,12 +159,12 @@ impl LayoutFailure {
         Self { generation, message: format!("{cause}{remedy}"), cause }
     }
 
-    /// Whether it is tried again after a pause, whatever anybody does.
+    /// Returns true if the layout is tried again after a pause without any change.
     pub fn is_tried_again(&self) -> bool {
         matches!(self.cause, LayoutFailureCause::NotProven { failure: ShareFailure::NotSeen { .. } })
     }
 
-    /// One word for it.
+    /// Returns the reason for the daemon's condition.
     pub fn reason(&self) -> ConditionReason {
         match self.cause {
             LayoutFailureCause::OtherId { .. } => ConditionReason::PartitionIdDiffers,

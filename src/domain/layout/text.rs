@@ -22,7 +22,7 @@ pub fn write(document: &Document, format: LayoutFormat) -> String {
     }
 }
 
-/// A document of one layout without anything recorded.
+/// Creates a document of one layout without anything recorded.
 pub fn bare(name: LayoutName, layout: &Layout, note: Option<String>) -> Document {
     Document {
         version: super::document::VERSION.to_owned(),

@@ -1,4 +1,4 @@
-//! What is wrong in a YAML text, in the words of this program instead of the parser's.
+//! Describes errors in a YAML text in the words of this program instead of the parser's.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! GPU faults: who lost work, and for how long.
+//! GPU faults: the clients that lost work, and the time of recovery.
 
 use super::*;
 

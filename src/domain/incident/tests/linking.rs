@@ -1,4 +1,4 @@
-//! Which events and clients belong to an incident.
+//! The events and clients that belong to an incident.
 
 use super::*;
 use crate::event::IncidentNotice;

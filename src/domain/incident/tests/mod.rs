@@ -175,7 +175,7 @@ impl Journal {
         }
     }
 
-    /// The same after a restart: what was in memory only is gone.
+    /// Reads the incidents back from JSON, as after a restart: everything kept only in memory is gone.
     fn reread(&mut self) {
         for stored in &mut self.incidents {
             let text = serde_json::to_string(&stored.incident).expect("JSON");
@@ -380,7 +380,7 @@ fn documentation_lists_every_kind() {
     assert_eq!(rows, kinds, "rewrite the table of docs/incidents.md:\n{}", kinds.join("\n"));
 }
 
-/// What may happen to a daemon.
+/// A blow to a daemon, or a client that comes or goes.
 #[derive(Debug, Clone)]
 enum Strike {
     Connect(u8),
@@ -403,14 +403,14 @@ fn strikes() -> impl Strategy<Value = Vec<(Strike, u32)>> {
     prop::collection::vec((strike, 0..400_000_u32), 1..40)
 }
 
-/// A daemon as it is struck, and what each strike costs.
+/// A daemon under strikes, with the clients that each strike is expected to cost their work.
 struct Struck {
     journal: Journal,
     server: u32,
     next_pid: u32,
     clients: Vec<u32>,
     expected: Vec<BTreeSet<u32>>,
-    /// Which of these is a crash loop, and until when another death belongs to it.
+    /// Index of the crash loop in `expected`, and the time until which another death belongs to it.
     crash_loop: Option<(usize, i64)>,
     drifts: usize,
 }

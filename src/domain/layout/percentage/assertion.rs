@@ -1,4 +1,4 @@
-//! Whether a daemon holds a layout of thread percentages.
+//! Compares a daemon with a layout of thread percentages.
 
 use super::PlannedShare;
 use crate::daemon::DaemonStatus;
@@ -6,8 +6,8 @@ use crate::layout::active::ActiveLayout;
 use crate::layout::assertion::{DifferenceKind, LayoutDifference, spec_difference};
 use crate::layout::status::PartitionStatus;
 
-/// In what a daemon differs from a layout: its spec, what CUDA clients saw in its control process, and what its server
-/// holds now.
+/// Returns the differences between a daemon and a layout: its spec, the SMs that CUDA clients saw in its control process, and the
+/// percentage that its servers hold now.
 pub fn differences(
     active: &ActiveLayout,
     spec: Option<&ActiveLayout>,

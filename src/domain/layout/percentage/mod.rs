@@ -1,10 +1,9 @@
-//! Layouts that thread percentages make hold: for daemons that have no static partitions.
+//! Layouts that thread percentages enforce, for daemons without static partitions.
 //!
-//! A partition of so many chunks becomes the percentage under which a client sees exactly the SMs of those chunks. Nothing
-//! is reserved: partitions are as large as the layout says, and their SMs may be the same ones. There are no IDs and no
-//! commands; a partition is proven by a CUDA client that sees its SMs. Where the formula of
-//! [`sms_for`](crate::percentage::sms_for) was measured, it gives the percentage and a client that sees anything else
-//! is a failure; elsewhere it is a first guess, and clients probe until one sees what was planned.
+//! A partition of so many chunks becomes the percentage under which a client sees exactly the SMs of those chunks. Nothing is reserved:
+//! partitions are as large as the layout states, and may have the same SMs. There are no IDs and no commands; a partition is proven by a
+//! CUDA client that sees its SMs. Where the formula of [`sms_for`](crate::percentage::sms_for) was measured, it gives the percentage, and
+//! a client that sees anything else is a failure; elsewhere it is a first guess, and clients probe until one sees the planned SMs.
 
 pub mod assertion;
 pub mod own_share;
@@ -18,7 +17,7 @@ use crate::gpu::Gpu;
 use crate::percentage::{is_measured, percentage_for};
 use crate::{GpuUuid, InvalidValue, PartitionName, TenantName, ThreadPercentage};
 
-/// A partition that a percentage makes hold.
+/// A partition that a percentage enforces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedShare {
     /// The step of the layout, counted from 0.
@@ -35,11 +34,11 @@ pub struct PlannedShare {
     pub total_sms: u32,
     /// The percentage by the formula, where that was measured; `None` where a client has to find it.
     pub percentage: Option<ThreadPercentage>,
-    /// Who works in it.
+    /// Tenants that work in it.
     pub tenants: Vec<TenantName>,
 }
 
-/// The shares of a layout on the GPUs of a host.
+/// Returns the shares of a layout on the GPUs of a host.
 ///
 /// Fails where the SMs of a GPU or of its chunks are not known, and where no percentage gives them.
 pub fn shares(layout: &Layout, map: &GpuMap, gpus: &[Gpu]) -> Result<Vec<PlannedShare>, InvalidValue> {

@@ -1,11 +1,11 @@
-//! Tenants whose share of SMs would be said twice: by their spec and by their partition.
+//! Tenants whose share of SMs is stated twice: by their spec and by their partition.
 
 use crate::TenantName;
 use crate::layout::Layout;
 use crate::layout::blocked::OwnShare;
 use crate::tenant::TenantSpec;
 
-/// The tenants that say themselves what their partition says.
+/// Returns the tenants that state a share of their own although they are bound to a partition.
 pub fn own_shares<'t>(
     layout: &Layout,
     tenants: impl IntoIterator<Item = (&'t TenantName, &'t TenantSpec)>,

@@ -1,4 +1,4 @@
-//! What has to be done to a daemon so that it holds a layout of thread percentages.
+//! Plans the changes after which a daemon holds a layout of thread percentages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use crate::layout::Enforcement;
 use crate::layout::blocked::Blocked;
 use crate::layout::plan::{Action, Chunks, GpuTotals, Plan, PlannedStep, Reason};
 
-/// What has to be done so that a daemon with the shares `before` has `desired`.
+/// Returns the changes from the shares `before` to those `desired`.
 ///
-/// No step is a command: what is added is handed out once a client has seen it, and what is removed to nobody any more.
-/// Clients that run keep what they have, so nothing is in anybody's way but the number of chunks.
+/// No step is a command: a share that is added is handed out once a client has seen it, and one that is removed is handed out no more.
+/// Clients that run keep what they have, so only the number of chunks can block the plan.
 pub fn plan(
     desired: &[PlannedShare],
     before: &[PlannedShare],

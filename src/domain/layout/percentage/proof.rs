@@ -1,4 +1,4 @@
-//! The proof of a layout of thread percentages: which percentage a CUDA client probes next, and what it saw.
+//! The proof of a layout of thread percentages: chooses the percentage that a CUDA client probes next, and keeps what clients saw.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::PlannedShare;
 use crate::percentage::percentage_for;
 use crate::{GpuUuid, ThreadPercentage};
 
-/// What a CUDA client proved of all partitions of one size.
+/// The proof by a CUDA client for all partitions of one size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ProvenShare {
     /// The chunks of each of these partitions.
@@ -20,7 +20,7 @@ pub struct ProvenShare {
     pub seen: BTreeMap<GpuUuid, u32>,
 }
 
-/// Why partitions are not proven.
+/// Reason for which partitions are not proven.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error, utoipa::ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ShareFailure {
@@ -34,9 +34,9 @@ pub enum ShareFailure {
         gpu: GpuUuid,
         /// The percentage.
         percentage: ThreadPercentage,
-        /// What was planned.
+        /// Number of planned SMs.
         planned: u32,
-        /// What the client saw.
+        /// Number of SMs that the client saw.
         seen: u32,
     },
     /// No percentage gives the SMs.
@@ -47,17 +47,17 @@ pub enum ShareFailure {
     NoPercentage {
         /// The GPU.
         gpu: GpuUuid,
-        /// What was planned.
+        /// Number of planned SMs.
         planned: u32,
-        /// The most that was seen below it.
+        /// Most SMs that were seen below that number; `null` where none were.
         below: Option<u32>,
-        /// The least that was seen above it.
+        /// Fewest SMs that were seen above that number; `null` where none were.
         above: Option<u32>,
     },
     /// No client could run, or it did not see what it should.
     #[error("no CUDA client could see the partitions: {why}")]
     NotSeen {
-        /// Why.
+        /// Reason for the failure.
         why: String,
     },
 }
@@ -66,31 +66,30 @@ fn shown(sms: Option<u32>) -> String {
     sms.map_or_else(|| "nothing".to_owned(), |sms| sms.to_string())
 }
 
-/// All partitions of one size.
+/// The partitions of one size, and the percentage to find for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Need {
     chunks: u32,
     sms: u32,
     gpus: BTreeSet<GpuUuid>,
-    /// The only percentage that will do.
+    /// The only percentage that will do, where the formula was measured.
     fixed: Option<ThreadPercentage>,
     /// The percentage to begin with.
     guess: ThreadPercentage,
-    /// Whether a client has seen the SMs under that guess before.
+    /// True if a client has seen the SMs under that guess before.
     known: bool,
 }
 
-/// The proof of a layout's shares under way: says which percentage a client probes next, and takes what it saw.
+/// An ongoing proof of a layout's shares: gives the percentage that a client probes next, and takes the SMs that it saw.
 #[derive(Debug, Clone)]
 pub struct Proving {
     needs: Vec<Need>,
-    /// What was seen on each GPU, by tenths of a percent.
+    /// SMs that were seen on each GPU, by tenths of a percent.
     seen: BTreeMap<u16, BTreeMap<GpuUuid, u32>>,
 }
 
 impl Proving {
-    /// Begins with what is `proven` already; what was proven `earlier`, in another control process, is tried first and not
-    /// believed.
+    /// Begins with the shares that are already `proven`. Those proven `earlier`, in another control process, are only tried first.
     pub fn new(shares: &[PlannedShare], proven: &[ProvenShare], earlier: &[ProvenShare]) -> Self {
         let mut needs: BTreeMap<(u32, u32), Need> = BTreeMap::new();
         for share in shares {
@@ -110,8 +109,8 @@ impl Proving {
         Self { needs: needs.into_values().collect(), seen }
     }
 
-    /// The least percentage that the server may hold so that a client sees what is to be proven: all of the GPU where a
-    /// percentage has to be found.
+    /// Returns the least percentage that the server may hold so that a client sees the SMs to be proven: 100 % where a percentage has to
+    /// be found.
     pub fn server_percentage(&self) -> Option<ThreadPercentage> {
         let least = |need: &Need| {
             let expected = need.fixed.or(need.known.then_some(need.guess));
@@ -121,7 +120,7 @@ impl Proving {
         self.needs.iter().map(least).max()
     }
 
-    /// The percentage that a client probes next; `None` when all is proven.
+    /// Returns the percentage that a client probes next; `None` when everything is proven.
     pub fn next(&self) -> Result<Option<ThreadPercentage>, ShareFailure> {
         for need in &self.needs {
             if self.found(need).is_none() {
@@ -131,17 +130,17 @@ impl Proving {
         Ok(None)
     }
 
-    /// What a client saw under a percentage on each GPU.
+    /// Takes the SMs that a client saw under a percentage on each GPU.
     pub fn probed(&mut self, percentage: ThreadPercentage, sms: BTreeMap<GpuUuid, u32>) {
         self.seen.insert(percentage.tenths(), sms);
     }
 
-    /// The GPUs that a client has to see.
+    /// Returns the GPUs that a client has to see.
     pub fn gpus(&self) -> BTreeSet<&GpuUuid> {
         self.needs.iter().flat_map(|need| &need.gpus).collect()
     }
 
-    /// What is proven so far.
+    /// Returns the shares that are proven so far.
     pub fn proven(&self) -> Vec<ProvenShare> {
         let proven = self.needs.iter().filter_map(|need| {
             let percentage = self.found(need)?;
@@ -151,7 +150,7 @@ impl Proving {
         proven.collect()
     }
 
-    /// The percentage under which a client saw what is needed on all its GPUs.
+    /// Returns the percentage under which a client saw the needed SMs on all its GPUs.
     fn found(&self, need: &Need) -> Option<ThreadPercentage> {
         let holds =
             |seen: &BTreeMap<GpuUuid, u32>| need.gpus.iter().all(|gpu| seen.get(gpu) == Some(&need.sms));
@@ -184,7 +183,7 @@ impl Proving {
         }
     }
 
-    /// SMs never become fewer under a larger percentage, so halving what is left finds them.
+    /// Returns the percentage to probe next by bisection: a larger percentage never gives fewer SMs.
     fn search(&self, need: &Need) -> Result<ThreadPercentage, ShareFailure> {
         let (mut low, mut high) = (0, ThreadPercentage::FULL.tenths() + 1);
         let (mut below, mut above): (Option<u32>, Option<u32>) = (None, None);
@@ -213,7 +212,7 @@ impl Proving {
     }
 }
 
-/// What the formula says, or else the plain proportion.
+/// Returns the percentage by the formula, or else the plain proportion.
 fn first_guess(sms: u32, total: u32) -> ThreadPercentage {
     let proportion = || {
         let tenths = (sms.saturating_mul(1000) / total.max(1)).clamp(1, 1000);

@@ -144,7 +144,7 @@ fn a_tenant_has_its_share_from_one_place() {
     assert_eq!(own_shares(&partitions(&[7]), names.iter().zip(&specs)).next(), None, "z is not bound");
 }
 
-/// Proves with a GPU that gives what `sees` says; how many clients it took, and what came of it.
+/// Proves shares on a GPU with this number of SMs under each percentage; returns the number of probes and the result.
 fn prove(mut proving: Proving, sms: impl Fn(u32) -> u32) -> (usize, Result<Vec<ProvenShare>, ShareFailure>) {
     for clients in 0..200 {
         match proving.next() {
@@ -180,7 +180,7 @@ fn measured_percentage_needs_one_probe_per_size() {
     assert!(matches!(&failure, ShareFailure::Differs { planned: 40, seen: 26, .. }), "{failure:?}");
 }
 
-/// The SMs under so many tenths of a percent.
+/// The SMs of a GPU under a percentage in tenths.
 type Rule = fn(u32) -> u32;
 
 #[test]
