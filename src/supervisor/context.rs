@@ -1,4 +1,4 @@
-//! What all drivers share.
+//! State and services that all drivers share.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -25,56 +25,56 @@ use crate::mps::{Capability, ControlProgram};
 
 /// Shared by all drivers.
 pub struct SupervisorContext {
-    /// What time it is.
+    /// Source of the present time.
     pub clock: Clock,
     /// Starts control daemons and talks to them.
     pub control_program: Arc<dyn ControlProgram>,
-    /// What they can do.
+    /// Abilities of the installed MPS programs.
     pub capability: Capability,
-    /// The GPUs.
+    /// GPUs of this host.
     pub inventory: Arc<dyn Inventory>,
-    /// Starts CUDA processes that see what clients are given.
+    /// Starts CUDA processes that see the devices and limits of a client.
     pub prober: Arc<Prober>,
-    /// Which of them are here, polled once for all daemons.
+    /// GPUs that are present, polled once for all daemons.
     pub gpu_presence: watch::Sender<GpuPresence>,
-    /// Whether daemons get systemd scopes of their own.
+    /// Systemd scopes that daemons are started in, where they are available.
     pub scopes: Scopes,
-    /// Where each daemon gets a directory of its own.
+    /// Directory in which each daemon has a directory of its own.
     pub runtime_dir: PathBuf,
-    /// Further variables for what runs on this host.
+    /// Further environment variables for programs that run on this host.
     pub extra_env: Vec<(OsString, OsString)>,
-    /// Where the driver reports errors of the GPUs: the kernel's log.
+    /// Kernel log, to which the driver reports GPU errors.
     pub kernel_log: PathBuf,
     /// Finds other control daemons on the host.
     pub foreign_daemons: ForeignDaemonScanner,
-    /// This boot.
+    /// Identifier of the present boot.
     pub boot_id: String,
-    /// Pause between two looks at what is around an idle daemon, which open no session; and between two sessions where its logs cannot be
-    /// relied upon.
+    /// Pause between two checks of the surroundings of an idle daemon, which open no session, and between two sessions with a
+    /// daemon whose logs cannot be relied upon.
     pub check_interval: Duration,
-    /// Counts what was published of daemons, and to them.
+    /// Counter of publications: observations of daemons, and desired states for them.
     pub publications: watch::Sender<u64>,
-    /// Counts the readings of the GPUs' processes that showed another memory of a client, or another client.
+    /// Counter of the readings of GPU processes that showed a changed memory use of a client, or a new client.
     pub memory_readings: watch::Sender<u64>,
     /// Pause between two sessions with an idle daemon whose logs report every change.
     pub poll: Duration,
     /// Longest time for one session with a daemon.
     pub deadline: Duration,
-    /// Seconds that clients get when a daemon is stopped and the request has no other value.
+    /// Seconds that clients get when a daemon is stopped, unless the request has another value.
     pub grace_s: u32,
-    /// Pauses and deadlines.
+    /// Further pauses and deadlines.
     pub timings: Timings,
-    /// The compute modes that are ours.
+    /// Compute modes that this manager has set.
     pub modes: OwnedComputeModes,
-    /// Takes what must outlive the manager.
+    /// Receives the records that must outlive the manager.
     pub recorder: mpsc::Sender<DurableWrite>,
-    /// Takes events.
+    /// Receives events.
     pub events: EventQueue,
-    /// The sockets of tenants.
+    /// Sockets of tenants.
     pub handouts: Arc<Handouts>,
 }
 
-/// A publication that is being made, until it is dropped.
+/// Guard of a publication in progress, which ends when the guard is dropped.
 pub(crate) struct Publishing<'c>(&'c SupervisorContext);
 
 impl Drop for Publishing<'_> {
@@ -84,8 +84,10 @@ impl Drop for Publishing<'_> {
 }
 
 impl SupervisorContext {
-    /// Begins a publication. It counts twice, so that nothing that was read before it or meanwhile is taken for what is there once somebody
-    /// has seen it; who waits for one is woken at its end.
+    /// Begins a publication.
+    ///
+    /// A publication is counted at its beginning and at its end. A value that was read before or during it is thus never
+    /// taken for the present one by a reader that has seen the final count. Waiting tasks are woken at the end.
     pub(crate) fn publishing(&self) -> Publishing<'_> {
         self.publications.send_if_modified(|publications| {
             *publications += 1;
@@ -94,13 +96,15 @@ impl SupervisorContext {
         Publishing(self)
     }
 
-    /// The directory that has a directory for each daemon.
+    /// Returns the directory that holds a directory for each daemon.
     pub fn daemons_directory(&self) -> PathBuf {
         self.runtime_dir.join("daemons")
     }
 
-    /// The name of a daemon that a manager of this runtime directory started as `manager_uid`: by the token in its environment, and
-    /// its pipe directory, which is the one that this manager would give to a daemon of that name. `None` for every other.
+    /// Returns the name of a daemon that a manager of this runtime directory started as `manager_uid`; `None` for every other daemon.
+    ///
+    /// Such a daemon has a token in its environment, and its pipe directory is the one that this manager would give to a
+    /// daemon of that name.
     pub fn own_name(&self, daemon: &Running, manager_uid: u32) -> Option<DaemonName> {
         let around = daemon.environment.as_ref().ok()?;
         around.token.as_ref()?;
@@ -112,17 +116,17 @@ impl SupervisorContext {
         is_same_directory(&around.pipe_directory, &self.pipe_directory(&name)).then_some(name)
     }
 
-    /// The directory of a daemon's sockets.
+    /// Returns the directory of a daemon's sockets.
     pub fn pipe_directory(&self, daemon: &DaemonName) -> PathBuf {
         self.home(daemon).join("pipe")
     }
 
-    /// The directory of a daemon's logs.
+    /// Returns the directory of a daemon's logs.
     pub fn log_directory(&self, daemon: &DaemonName) -> PathBuf {
         self.home(daemon).join("log")
     }
 
-    /// Hands something to the recorder and waits until it is written; false when it was not.
+    /// Hands a record to the recorder and waits until it is written; returns false if it was not.
     pub(super) async fn record(&self, daemon: &DaemonName, recorded: DurableRecord) -> bool {
         let (written, done) = oneshot::channel();
         let write = DurableWrite { daemon: daemon.clone(), recorded, written };

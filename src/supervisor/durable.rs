@@ -1,4 +1,4 @@
-//! What must outlive the manager: written down by one recorder, and remembered when a driver begins.
+//! Records that outlive the manager: written by one recorder, and loaded when a driver begins.
 
 use tokio::sync::oneshot;
 
@@ -11,32 +11,32 @@ use crate::domain::layout::record::PartitionRun;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::{DaemonName, FilePlace, GpuUuid};
 
-/// What the store remembers of a daemon when its driver begins.
+/// Records of a daemon that are in the store when its driver begins.
 #[derive(Debug, Clone)]
 pub struct RememberedDaemon {
-    /// The control process that it has, or had when it was last seen.
+    /// Control process that the daemon has, or had when it was last seen.
     pub incarnation: Incarnation,
-    /// What was written last of the partitions in it, or in the one before.
+    /// Last record of the partitions in this control process or in the one before.
     pub partitions: Option<PartitionRun>,
-    /// The clients whose arrival is in the journal, and not their end.
+    /// Clients whose arrival is in the journal, but not their end.
     pub clients: Vec<ClientId>,
-    /// How far its server.log was read for events.
+    /// Position in server.log up to which it was read for events.
     pub read_to: Option<FilePlace>,
-    /// What an earlier manager reported as wrong and not as well again.
+    /// Problems that an earlier manager reported and did not report as over.
     pub open: OpenReports,
 }
 
-/// What is reported as wrong, and of which only a driver can say that it is over.
+/// Reported problems that only a driver can report as over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenReports {
-    /// Processes use its GPUs outside MPS.
+    /// True if processes use its GPUs outside MPS.
     pub bypass: bool,
-    /// Its layout is not as it should be.
+    /// True if its layout is not as desired.
     pub layout: bool,
 }
 
 impl RememberedDaemon {
-    /// A control process without events yet.
+    /// Creates the record of a control process without events yet.
     pub fn of(incarnation: Incarnation) -> Self {
         Self {
             incarnation,
@@ -47,39 +47,39 @@ impl RememberedDaemon {
         }
     }
 
-    /// The event detector that continues from it.
+    /// Returns the event detector that continues from this record.
     pub(super) fn event_detector(&self) -> (EventDetector, Option<FilePlace>) {
         (EventDetector::of(self.clients.iter().copied(), self.open.layout), self.read_to)
     }
 }
 
-/// Something that must outlive the manager.
+/// Request to write a record.
 #[derive(Debug)]
 pub struct DurableWrite {
     /// The daemon.
     pub daemon: DaemonName,
-    /// What is to be remembered.
+    /// Record to write.
     pub recorded: DurableRecord,
-    /// Receives whether it was written; a driver starts no process before.
+    /// Receives true once the record is written, or false if it was not; a driver starts no process before.
     pub written: oneshot::Sender<bool>,
 }
 
-/// What outlives the manager.
+/// Record that outlives the manager.
 #[derive(Debug)]
 pub enum DurableRecord {
     /// The daemon's control process.
     Incarnation(Incarnation),
     /// The partitions of its control process, before a session that changes them and after it.
     PartitionRun(PartitionRun),
-    /// What CUDA clients proved of its layout.
+    /// The percentages of its layout that CUDA clients have confirmed.
     PercentageProof(ProvenLayout),
     /// The first final status of its layout in its control process.
     Layout(Box<LayoutStatus>),
-    /// What the compute mode of a GPU was; `None` once it was restored.
+    /// The compute mode of a GPU before it was changed; `None` once it was restored.
     ComputeMode {
         /// The GPU.
         gpu: GpuUuid,
-        /// What is held.
+        /// The mode that this manager holds.
         held: Option<OwnedComputeMode>,
     },
 }

@@ -22,31 +22,31 @@ pub(super) enum DriverRequest {
     Restart,
     /// Answered with the number of the request.
     TryAgain(oneshot::Sender<u64>),
-    /// For this generation, whatever the policy says of what drifted; answered in the same way.
+    /// Applies to this generation, whatever the policy says about drift; answered with the number of the request.
     ReconcileLayout(i64, oneshot::Sender<u64>),
     Terminate {
         client: ClientId,
         stopped: StoppedPolicy,
-        /// Notified when MPS has ended its work and only its process is left.
+        /// Notified when MPS has ended the client's work and only its process is left.
         work_ended: oneshot::Sender<()>,
         answer: oneshot::Sender<Result<Termination, TerminateError>>,
     },
 }
 
-/// Why no fresh poll could be had.
+/// Reason why no fresh poll was possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FreshError {
     /// The poll failed.
     #[error("daemon {0} could not be read: {1}")]
     Failed(DaemonName, Diagnosis),
-    /// No poll ended in time; the one before may have said why.
+    /// No poll ended in time; the one before may explain why.
     #[error("daemon {daemon} was not read within {}{}", seconds(*.timeout), .before.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
     Late {
         /// The daemon.
         daemon: DaemonName,
-        /// How long the poll was waited for.
+        /// Time for which the poll was awaited.
         timeout: Duration,
-        /// Why the one before failed.
+        /// Reason why the poll before failed.
         before: Option<Diagnosis>,
     },
     /// The driver has ended.
@@ -55,7 +55,7 @@ pub enum FreshError {
 }
 
 impl FreshError {
-    /// Its reason, which names no process or user.
+    /// Returns the reason for the failure, which names no process or user.
     pub fn reason(&self) -> Option<ConditionReason> {
         match self {
             Self::Failed(_, why) | Self::Late { before: Some(why), .. } => Some(why.reason),
@@ -85,12 +85,11 @@ pub(super) struct DriverLink {
 }
 
 impl Handle {
-    /// The current desired generation.
+    /// Returns the current desired generation.
     pub fn generation(&self) -> i64 {
         self.link.desired.borrow().generation
     }
 
-    /// The daemon.
     fn name(&self) -> DaemonName {
         self.link.desired.borrow().name.clone()
     }
@@ -99,32 +98,32 @@ impl Handle {
         FreshError::Gone(self.name())
     }
 
-    /// The current desired value.
+    /// Returns the current desired state.
     pub fn desired(&self) -> Desired {
         self.link.desired.borrow().clone()
     }
 
-    /// The counts and times of commands to the daemon.
+    /// Returns the counts and times of commands to the daemon.
     pub fn commands(&self) -> Arc<Commands> {
         Arc::clone(&self.link.commands)
     }
 
-    /// The user whose server is desired.
+    /// Returns the user whose server is desired.
     pub fn server_uid(&self) -> u32 {
         self.link.desired.borrow().server_uid
     }
 
-    /// The last observation.
+    /// Returns the last observation.
     pub fn observed(&self) -> Observed {
         self.of_observed(Observed::clone)
     }
 
-    /// A part of it.
+    /// Returns a part of the last observation.
     pub fn of_observed<T>(&self, part: impl Fn(&Observed) -> T) -> T {
         part(&self.link.observed.borrow())
     }
 
-    /// A poll that began after this call; all who wait at the same time share one.
+    /// Requests a poll that begins after this call, and waits for it; all who wait at the same time share one.
     pub async fn fresh(&self, timeout: Duration) -> Result<Observed, FreshError> {
         let mut request = 0;
         self.link.fresh.send_modify(|requests| {
@@ -147,13 +146,13 @@ impl Handle {
         }
     }
 
-    /// Waits until what is seen satisfies `done`.
+    /// Waits until an observation satisfies `done`; returns `None` after `timeout`.
     pub async fn wait_for(&self, timeout: Duration, done: impl FnMut(&Observed) -> bool) -> Option<Observed> {
         let mut observed = self.link.observed.clone();
         tokio::time::timeout(timeout, observed.wait_for(done)).await.ok()?.ok().map(|seen| seen.clone())
     }
 
-    /// The status as of now: `ready` only if it is ready for the newest generation, which the driver may not have seen.
+    /// Returns the present status: `ready` only if the daemon is ready for the newest generation, which the driver may not have seen.
     pub fn status(&self) -> DaemonStatus {
         let mut status = self.link.observed.borrow().status.clone();
         {
@@ -173,23 +172,23 @@ impl Handle {
         status
     }
 
-    /// The daemon's phase, unless it is in its desired state.
+    /// Returns the daemon's phase, unless it is in its desired state.
     pub(super) fn not_ready(&self) -> Option<Phase> {
         let desired = self.link.desired.borrow();
         let observed = self.link.observed.borrow();
         let status = &observed.status;
         match status.phase {
-            // One that is only observed has no desired state.
+            // A daemon that is only observed has no desired state.
             _ if desired.is_observed() => None,
             Phase::Stopped if !desired.running => None,
             Phase::Ready if desired.running && desired.holds_since(status.observed_generation) => None,
-            // Published before the driver has seen the newest generation.
+            // The phase was published before the driver has seen the newest generation.
             Phase::Ready | Phase::Stopped => Some(Phase::Applying),
             other => Some(other),
         }
     }
 
-    /// Publishes a new desired value.
+    /// Publishes a new desired state.
     pub(super) fn publish(&self, mut desired: Desired) {
         self.link.desired.send_if_modified(|current| {
             // Two writers may publish in another order than they committed; the version decides.
@@ -206,39 +205,39 @@ impl Handle {
         });
     }
 
-    /// Waits until the driver works by the desired state of now, and has ended what it did before; gives up after `timeout`.
+    /// Waits until the driver follows the present desired state and has ended earlier actions; returns false after `timeout`.
     pub async fn followed(&self, timeout: Duration) -> bool {
         let desired = self.generation();
         self.wait_for(timeout, |observed| observed.follows >= desired).await.is_some()
     }
 
-    /// Waits until the driver has ended, after which it sends nothing any more; gives up after `timeout`.
+    /// Waits until the driver has ended, after which it sends nothing more; gives up after `timeout`.
     pub async fn ended(&self, timeout: Duration) {
         let mut observed = self.link.observed.clone();
         let _ = tokio::time::timeout(timeout, observed.wait_for(|_| false)).await;
     }
 
-    /// The seconds that clients get at the next stop.
+    /// Sets the seconds that clients get at the next stop.
     pub fn set_grace(&self, seconds: u32) {
         self.link.grace_s.store(seconds, Ordering::Relaxed);
     }
 
-    /// Stops the daemon once; it is started again since its desired value says so.
+    /// Stops the daemon once; it is started again as its desired state demands.
     pub async fn restart(&self) -> Result<(), FreshError> {
         self.link.jobs.send(DriverRequest::Restart).await.map_err(|_| self.gone())
     }
 
-    /// Has the driver try at once what was blocked; gives the number by which [`Observed::blocker`] shows what came of it.
+    /// Makes the driver retry at once what was blocked. Returns the number by which [`Observed::blocker`] shows the result.
     pub async fn try_again(&self) -> Result<u64, FreshError> {
         let (answer, answered) = oneshot::channel();
         self.link.jobs.send(DriverRequest::TryAgain(answer)).await.map_err(|_| self.gone())?;
         answered.await.map_err(|_| self.gone())
     }
 
-    /// Has the driver apply its layout again: after a failure, and whatever drifted under a policy that only reports.
+    /// Makes the driver apply its layout again: after a failure, and for any drift under a policy that only reports.
     ///
-    /// A generation for which the driver has done that already is not requested twice: whatever others have done since is
-    /// theirs. Gives the number by which [`Observed::has_tried`] shows that the driver has begun with it.
+    /// A generation for which the driver has done this already is not requested twice: changes that other programs made since
+    /// are left alone. Returns the number by which [`Observed::has_tried`] shows that the driver has begun.
     pub async fn reconcile_layout(&self, generation: i64) -> Result<u64, FreshError> {
         let (answer, answered) = oneshot::channel();
         let job = DriverRequest::ReconcileLayout(generation, answer);
@@ -255,7 +254,7 @@ impl Handle {
         self.start_termination(client, stopped).await?.ended().await
     }
 
-    /// The same, for a caller that follows the progress.
+    /// Begins to end a client in the safe order, for a caller that follows the progress.
     pub async fn start_termination(
         &self,
         client: ClientId,

@@ -1,8 +1,8 @@
 //! One driver task for each daemon, and a cheap handle to it for other tasks.
 //!
-//! A driver compares the desired state ([`Desired`](crate::domain::plan::Desired), published by a watch after each commit) with
-//! what it reads, acts, reads back, and publishes [`Observed`] by a watch. It never touches SQLite: what has to outlive the
-//! manager goes as a [`DurableWrite`] to the one recorder.
+//! A driver compares the desired state ([`Desired`](crate::domain::plan::Desired), published by a watch after each commit)
+//! with the state that it reads, acts, reads back, and publishes [`Observed`] by a watch. It never touches SQLite: records
+//! that have to outlive the manager go as a [`DurableWrite`] to the one recorder.
 
 mod context;
 mod driver;

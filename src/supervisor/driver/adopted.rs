@@ -1,4 +1,4 @@
-//! What a driver does differently for a control process that was started outside this manager, and beside those of others.
+//! Handling of control processes that were started outside this manager, and of foreign daemons on the same GPUs.
 
 use super::Driver;
 use crate::domain::GpuUuid;
@@ -14,7 +14,7 @@ use crate::supervisor::observe::log_tail::Logs;
 use crate::supervisor::reconcile::daemon::{Blocker, ControlProcess};
 
 impl Driver {
-    /// What the adopted process that was found again serves.
+    /// Returns the GPUs, mode and users of an adopted process that was found again.
     pub(super) async fn foreign_shape(
         &self,
         desired: &Desired,
@@ -24,7 +24,7 @@ impl Driver {
         shape_of(desired, &foreign)
     }
 
-    /// Searches for whatever control daemon its owner has started in the pipe directory of an observed one since.
+    /// Searches the pipe directory of an observed daemon for a control daemon that its owner has started since.
     pub(super) async fn search_observed(
         &mut self,
         desired: &Desired,
@@ -44,7 +44,7 @@ impl Driver {
         let process = shape_of(desired, foreign)?;
         let identity = process.identity;
         let incarnation = Incarnation {
-            // Names the row's process in the store only: a process of another program's carries none.
+            // Identifies the process in the store only: a process of another program has no token in its environment.
             token: token(),
             boot_id: self.context.boot_id.clone(),
             process: Some((identity.pid, identity.start_time)),
@@ -56,7 +56,7 @@ impl Driver {
         Ok(Some(process))
     }
 
-    /// The directories of a process that is about to be started, where they are not this manager's own.
+    /// Returns the directories of a process that is about to be started, if they are not this manager's own.
     pub(super) fn home(&self, foreign: bool) -> Option<DaemonDirectories> {
         let own = self.context.pipe_directory(&self.desired.borrow().name);
         if self.pipe_directory == own { None } else { Some(self.home_of(foreign)) }
@@ -70,7 +70,7 @@ impl Driver {
         }
     }
 
-    /// Checks whether the next start can be where the adopted process is.
+    /// Determines whether the next start can be in the directories of the adopted process, and keeps the reason if it cannot.
     pub(super) fn update_planned_move(&mut self, desired: &Desired) {
         self.moves = self.home(false).filter(|_| !desired.is_observed()).and_then(|home| {
             let uid = Some(desired.server_uid);
@@ -79,7 +79,7 @@ impl Driver {
         });
     }
 
-    /// Gives up the directories of an adopted process that is gone, where no daemon of ours may be.
+    /// Switches to this manager's own directories if an adopted process is gone and no daemon can be started in its directories.
     pub(super) fn leave_unusable_home(&mut self, desired: &Desired) {
         self.update_planned_move(desired);
         let Some(reason) = self.moves.take() else { return };
@@ -91,8 +91,9 @@ impl Driver {
         (self.pipe_directory, self.log_directory) = (pipe, log);
     }
 
-    /// Whether the logs are this manager's to empty: those that another program's daemon began are, where nobody else can
-    /// write beside them and no daemon of others logs there.
+    /// Returns true if this manager may empty the daemon's logs.
+    ///
+    /// Logs that another program's daemon began may be emptied where nobody else can write beside them and no foreign daemon logs there.
     pub(super) fn may_empty_logs(&self, desired: &Desired) -> bool {
         if desired.is_observed() {
             return false;
@@ -114,12 +115,12 @@ impl Driver {
             })
     }
 
-    /// A daemon that is not ours on one of the GPUs, or that may be, by the last scan.
+    /// Returns a blocker if the last scan found a foreign daemon that serves one of the GPUs, or may serve one.
     pub(super) fn shared_gpu(&self, desired: &Desired) -> Option<Blocker> {
         sharing_blocker(&self.context.foreign_daemons.sharing(&desired.name, &desired.gpus))
     }
 
-    /// Warnings about other daemons on its GPUs and about its directories.
+    /// Returns warnings about foreign daemons on the daemon's GPUs, and about its directories.
     pub(super) fn foreign_conditions(&self, desired: &Desired) -> Vec<Condition> {
         let mut conditions = Vec::new();
         if self.state.process.is_none() {
@@ -159,13 +160,13 @@ impl Driver {
     }
 }
 
-/// GPUs in a sentence, with the verb that follows.
+/// Lists GPUs for a sentence, with the verb that follows.
 fn named(gpus: &[GpuUuid]) -> (String, &'static str) {
     let names: Vec<&str> = gpus.iter().map(GpuUuid::as_str).collect();
     (enumerated(&names), if names.len() == 1 { "is" } else { "are" })
 }
 
-/// The blocker for a start on GPUs that these daemons serve; a GPU that is known to be shared is said first.
+/// Returns the blocker for a start on GPUs that these daemons serve. A GPU that is known to be shared comes before one that may be.
 fn sharing_blocker(sharing: &[SharedGpu]) -> Option<Blocker> {
     let known = sharing.iter().find(|sharing| sharing.gpus.is_ok());
     let shared = known.or_else(|| sharing.first())?;
@@ -188,7 +189,9 @@ fn sharing_blocker(sharing: &[SharedGpu]) -> Option<Blocker> {
     })
 }
 
-/// What a control process serves. One that is only observed is what its daemon's spec says, since nothing would make it so.
+/// Describes the process of a foreign daemon: its GPUs, mode and users.
+///
+/// An observed process that does not match its daemon's spec is an error, since the manager does not change observed daemons.
 fn shape_of(desired: &Desired, foreign: &ForeignDaemon) -> Result<ControlProcess, Blocker> {
     let process = ControlProcess {
         identity: foreign.daemon.identity,

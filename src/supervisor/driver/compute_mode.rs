@@ -1,4 +1,4 @@
-//! Compute modes: what is held is shared by all drivers, and each applies what its own daemon wants.
+//! Compute modes. All drivers share the record of the modes that are held, and each driver applies the mode of its own daemon.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::supervisor::context::SupervisorContext;
 use crate::supervisor::durable::DurableRecord;
 use crate::supervisor::report::event_queue::{DaemonObservations, Observation};
 
-/// Steps for one GPU, more than it ever takes: if it is not enough, another program changes the mode too.
+/// Most steps for one GPU, more than are ever needed: beyond them, another program changes the mode too.
 const STEPS: usize = 8;
 
 impl SupervisorContext {
-    /// Brings the compute mode of a daemon's GPUs to what it wants, and restores those of its other GPUs but `in_use`.
+    /// Brings the GPUs of a daemon to the desired compute mode, and restores its other GPUs except those that are `in_use`.
     ///
-    /// Gives what is ours afterwards. A daemon that wants nothing and holds nothing costs nothing.
+    /// Returns the modes that this manager holds afterwards. Does nothing for a daemon that desires no mode and holds none.
     pub async fn apply_compute_modes(
         &self,
         daemon: &DaemonName,
@@ -46,14 +46,14 @@ impl SupervisorContext {
         Ok(applied)
     }
 
-    /// Puts back what a daemon left that is gone; nothing from when one of its name is there again, which has its own.
+    /// Restores the modes that a deleted daemon left, and stops once a daemon of the same name exists, which has modes of its own.
     pub async fn put_back_modes<F: Future<Output = bool>>(
         &self,
         daemon: &DaemonName,
         is_gone: impl Fn() -> F,
     ) -> Result<(), String> {
         for gpu in self.modes.of(daemon) {
-            // One that is created from now on applies its modes after this.
+            // A daemon that is created from now on applies its modes after this.
             let _turn = self.modes.turn.lock().await;
             if !is_gone().await {
                 return Ok(());
@@ -86,11 +86,11 @@ impl SupervisorContext {
         for _ in 0..STEPS {
             let held = self.modes.get(gpu);
             if desired.is_none() && held.as_ref().is_none_or(|held| held.daemon != *daemon) {
-                // Another daemon has it by now, and its mode is that one's.
+                // Another daemon holds the GPU by now, and its mode applies.
                 return Ok(None);
             }
             let Some(now) = self.compute_mode(gpu).await? else {
-                // One that is missing is checked again when it is back.
+                // A missing GPU is checked again when it is back.
                 return Ok(held.map(|held| ComputeModeStatus {
                     gpu: gpu.clone(),
                     mode: None,
@@ -131,7 +131,7 @@ impl SupervisorContext {
         Err(format!("the compute mode of {gpu} keeps changing: another program sets it at the same time"))
     }
 
-    /// Says that a mode was another than the one that was set here, and is as it should be again.
+    /// Reports that a mode differed from the one that was set, and has been repaired.
     fn report_repair(&self, daemon: &DaemonName, gpu: &GpuUuid, found: ComputeMode, set: ComputeMode) {
         let repaired =
             DomainEvent::ComputeModeRepaired { daemon: daemon.clone(), gpu: gpu.clone(), found, set };
@@ -142,7 +142,7 @@ impl SupervisorContext {
         });
     }
 
-    /// While the driver is not queried, what was set before still holds, and nothing can be changed.
+    /// Returns the state of a mode while the driver is not queried: a mode that was set before still holds, and none can be changed.
     fn mode_while_suspended(
         &self,
         daemon: &DaemonName,
@@ -159,7 +159,7 @@ impl SupervisorContext {
         }
     }
 
-    /// The mode of a GPU as it is now; `None` for one that is missing. One whose mode is not reported cannot be given another.
+    /// Reads the present mode of a GPU; `None` for a GPU that is missing. A GPU whose mode is not reported is an error.
     async fn compute_mode(&self, gpu: &GpuUuid) -> Result<Option<ComputeMode>, String> {
         let inventory = Arc::clone(&self.inventory);
         let gpus = tokio::task::spawn_blocking(move || inventory.gpus()).await;
@@ -201,29 +201,29 @@ impl SupervisorContext {
     }
 }
 
-/// A driver's state of its daemon's compute modes.
+/// Compute modes of one daemon, as its driver applies them.
 #[derive(Debug, Default)]
 pub(crate) struct ComputeModeControl {
-    /// What was desired when they were applied last, and on which GPUs.
+    /// Desired mode and GPUs when the modes were last applied.
     applied_for: Option<(Option<ComputeMode>, Vec<GpuUuid>)>,
     status: Vec<ComputeModeStatus>,
-    /// Why they are not what they should be.
+    /// Reason why the modes are not the desired ones.
     failure: Option<String>,
     due: Option<i64>,
 }
 
 impl ComputeModeControl {
-    /// When they have to be checked again.
+    /// Returns the time of the next check, in Unix milliseconds.
     pub(crate) fn due(&self) -> i64 {
         self.due.unwrap_or(i64::MAX)
     }
 
-    /// Why the daemon may not be started.
+    /// Returns the reason why the modes are not the desired ones, which blocks the daemon's start.
     pub(crate) fn failure(&self) -> Option<&String> {
         self.failure.as_ref()
     }
 
-    /// Applies them if something changed or they are due.
+    /// Applies the modes if something changed or a check is due.
     pub(crate) async fn apply(
         &mut self,
         context: &SupervisorContext,
@@ -241,7 +241,7 @@ impl ComputeModeControl {
         match context.apply_compute_modes(daemon, gpus, in_use, desired).await {
             Ok(status) => {
                 self.failure = None;
-                // Other programs may change them, and GPUs that are still in use are restored later.
+                // Other programs may change modes, and GPUs that are still in use are restored later.
                 let check_interval = i64::try_from(context.check_interval.as_millis()).unwrap_or(i64::MAX);
                 let nothing = status.is_empty() && context.modes.of(daemon).is_empty() && desired.is_none();
                 self.due = (!nothing).then(|| now.saturating_add(check_interval));
@@ -257,7 +257,7 @@ impl ComputeModeControl {
         }
     }
 
-    /// Shows them in a daemon's status.
+    /// Adds the modes and their condition to a daemon's status.
     pub(crate) fn show(&self, status: &mut DaemonStatus) {
         status.compute_modes.clone_from(&self.status);
         let Some((desired, gpus)) = &self.applied_for else { return };
@@ -304,7 +304,7 @@ pub(crate) mod tests {
     use crate::supervisor::{DurableWrite, ForeignDaemonScanner, GpuPresence};
     use crate::testing::h200;
 
-    /// Longest wait for what has to come, and the wait for what must not.
+    /// Longest wait for an expected result. [`LONG_ENOUGH`] is the wait for one that must not come.
     const TIMEOUT: Duration = Duration::from_secs(30);
     const LONG_ENOUGH: Duration = Duration::from_millis(300);
 

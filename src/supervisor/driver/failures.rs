@@ -1,4 +1,4 @@
-//! What a driver notices around its daemon: deaths, lost pipes, what runs out, and why a poll failed.
+//! Failures that a driver notices: deaths, lost pipes, shortages, and the causes of failed polls.
 
 use std::fs;
 use std::time::Duration;
@@ -26,14 +26,14 @@ use crate::supervisor::reconcile::remedy::Remedy;
 use crate::supervisor::reconcile::wedge::remedy;
 use crate::supervisor::report::diagnosis::{self, Diagnosis, log_disk_full, pipes_lost};
 
-/// How much of it is searched for the session in which it died.
+/// Bytes at the end of control.log that are searched for the session in which the daemon died.
 const LAST_SESSION: usize = 64 * 1024;
-/// How long the servers of a dead daemon get to follow it by themselves.
+/// Time that the servers of a dead daemon get to end by themselves.
 const ORPHANS_END: Duration = Duration::from_secs(2);
 
 impl Driver {
-    /// A start failed: by what ran out, if something did, which is no failure of the daemon's and is checked again;
-    /// else it counts for the back-off.
+    /// Records a failed start. A shortage that explains it blocks the daemon, which is then checked again; any other failure
+    /// is the daemon's own and counts for the back-off.
     pub(super) fn did_not_start(&mut self, error: &DaemonStartError) {
         let now = self.now();
         let shortages = gather::shortages(&self.log_directory, &[]);
@@ -56,13 +56,13 @@ impl Driver {
         }
     }
 
-    /// After a poll that saw everything: who waits, and what runs out.
+    /// Updates the queue of clients and the shortages after a complete poll.
     pub(super) fn observe_surroundings(&mut self, desired: &Desired) {
         let listed = self.state.seen.iter().flat_map(|seen| &seen.servers);
         let serving = listed.clone().filter(|server| server.is_active()).map(|server| server.pid);
         self.logs.polled(listed.map(|server| server.pid));
         if self.context.capability.server_status() {
-            // Where the log alone says what a server does, nothing else says that its fault is over.
+            // Where only the log reports the state of servers, nothing else shows that a fault is over.
             self.logs.recovered(serving);
         }
         self.logs.prune();
@@ -75,7 +75,7 @@ impl Driver {
         self.read_shortages();
     }
 
-    /// Reads what runs out for the daemon's own processes and for its logs.
+    /// Reads the shortages of the daemon's own processes and of its logs.
     pub(super) fn read_shortages(&mut self) {
         let control = self.state.process.iter().map(|process| ("control daemon", process.identity.pid));
         let servers = self.servers().into_iter().map(|server| ("server", server.pid));
@@ -83,8 +83,8 @@ impl Driver {
         self.state.shortages = gather::shortages(&self.log_directory, &processes);
     }
 
-    /// Notes which clients keep a server with a fatal GPU error from taking others: those that it affects, by its log, or all of
-    /// its clients where the log does not report them.
+    /// Notes which clients keep a server with a fatal GPU error from taking others: the clients that it affects according to
+    /// its log, or all of its clients where the log does not report them.
     fn note_fault_holders(&mut self) {
         let state = self.logs.state();
         let faulty = self.state.seen.iter_mut().flat_map(|seen| &mut seen.servers);
@@ -105,14 +105,14 @@ impl Driver {
         }
     }
 
-    /// Longest time for a poll: shorter for a daemon whose server is known to hang than for one that may be busy.
+    /// Returns the longest time for a poll: shorter for a daemon whose server is known to hang than for one that may be busy.
     pub(super) fn timeout(&self) -> Duration {
         let hangs = self.logs.shows_hang() || self.state.silence.is_after_kill();
         if hangs { self.context.deadline.min(poll::HUNG_DEADLINE) } else { self.context.deadline }
     }
 
-    /// Finds out why a poll that began then failed, and names it; replaces a server that hangs, and a daemon that hangs on
-    /// without it.
+    /// Determines why a poll that began at `began` failed, and explains it. Replaces a server that hangs, and a daemon that
+    /// still hangs without it.
     pub(super) async fn explain(&mut self, outcome: PollOutcome, began: i64) {
         let Some(process) = &self.state.process else { return };
         let (directory, control) = (self.pipe_directory.clone(), process.identity);
@@ -146,7 +146,7 @@ impl Driver {
         self.replace(&evidence);
     }
 
-    /// Replaces what hangs, as far as it is time.
+    /// Kills the processes that hang, if the evidence calls for it.
     fn replace(&mut self, evidence: &DiagnosisEvidence) {
         let name = self.desired.borrow().name.clone();
         let killed = match &evidence.remedy {
@@ -182,19 +182,19 @@ impl Driver {
         self.state.request_poll();
     }
 
-    /// The inode of the pipe directory that the process was started with.
+    /// Returns the inode of the pipe directory that the process was started with.
     pub(super) fn pipe_inode(&self) -> Option<Inode> {
         self.incarnation.as_ref().and_then(|incarnation| incarnation.pipe_inode)
     }
 
-    /// Notices that the pipe directory is no longer the one the process was started with: nobody reaches it any
-    /// more, and a client that tries runs outside MPS.
+    /// Notices that the pipe directory is no longer the one that the process was started with. Nobody can reach the daemon
+    /// then, and a client that tries runs outside MPS.
     pub(super) fn notice_lost_pipes(&mut self, desired: &Desired) {
         if self.state.process.is_none() {
             return;
         }
         let Pipes::Lost(what) = gather::pipes(&self.pipe_directory, self.pipe_inode()) else { return };
-        // The daemon cannot be polled for its clients; those that are dead are gone.
+        // The daemon cannot be asked for its clients; those that are dead are gone.
         self.clients.retain(|client| host::process::is_alive(client.id.into()));
         if self.clients.is_empty() && !self.state.restart && !desired.is_observed() {
             tracing::error!(daemon = %desired.name, what, "no client is connected: restarting the daemon");
@@ -211,7 +211,7 @@ impl Driver {
             return;
         }
         let identity = process.identity;
-        // First of all: clients that come now would run outside MPS.
+        // Comes first: clients that arrive now would run outside MPS.
         self.context.handouts.daemon_died(&desired.name, identity);
         self.counts.deaths += 1;
         // A `quit` that was sent to it is in the lines that have not been read yet.
@@ -239,20 +239,20 @@ impl Driver {
         fs::metadata(self.log_directory.join("control.log")).ok().map(|log| log.len())
     }
 
-    /// Notes what control.log holds before an action, which may open a session; not while an earlier session may still be open there.
+    /// Notes the length of control.log before an action that may open a session, unless an earlier session may still be open.
     pub(super) fn note_action(&mut self) {
         if !self.control.calls().is_unheard() {
             self.logged_before_action = self.control_log_length();
         }
     }
 
-    /// Ends the servers that outlive their control daemon: most follow it by themselves, but one that hangs keeps its
-    /// memory on the GPU forever (seen on 13.0). They carry the token of the incarnation.
+    /// Ends the servers that outlive their control daemon. Most end by themselves, but one that hangs keeps its memory on the
+    /// GPU forever (seen on 13.0). They carry the token of the incarnation.
     pub(super) async fn end_orphaned_servers(&self, desired: &Desired) {
         let Some(incarnation) = &self.incarnation else { return };
         let servers = if incarnation.is_foreign() {
-            // An adopted daemon gave its servers no token of ours: those it listed last are its own, and so is what an
-            // earlier manager has left in its pipe directory with no daemon above it.
+            // The servers of an adopted daemon carry no token of this manager. Its own are those that it listed last, and
+            // those that an earlier manager left in its pipe directory without a daemon above them.
             let directory = self.pipe_directory.clone();
             let stranded =
                 tokio::task::spawn_blocking(move || stranded(&directory)).await.unwrap_or_default();
@@ -278,12 +278,12 @@ fn kill_server(server: Identity) {
     }
 }
 
-/// The same text in one line: a program may have said several.
+/// Joins the lines of a text into one.
 fn one_line(text: &str) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// Why a control process died, in one line.
+/// Explains in one line why a control process died.
 fn death_notice(pid: u32, quit: Option<&str>, records: &[log::LogRecord], may_be_ours: bool) -> Diagnosis {
     if let Some(command) = quit {
         let message = format!(

@@ -1,4 +1,4 @@
-//! What a driver does about the sockets of its tenants, and about the directories of its daemon's own.
+//! Handing out the sockets of a daemon's tenants, and access to the daemon's own directories.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use crate::domain::plan::Desired;
 use crate::host::access::{self, PathAccess};
 use crate::mps::process as daemon;
 
-/// Who passes through a daemon's own directory: under `-M` nobody else, and without it those whose server runs as they do
-/// (recordings 19 and 28).
+/// Returns the users who may pass through a daemon's own directory: only its owner with `-M`; without it also its users,
+/// since the server then runs as the user of its clients (recordings 19 and 28).
 fn access(desired: &Desired) -> PathAccess {
     if desired.multi_user {
         return access::PRIVATE.clone();
@@ -20,7 +20,7 @@ fn access(desired: &Desired) -> PathAccess {
 }
 
 impl Driver {
-    /// Hands out the daemon's socket or a placeholder, as the phase says.
+    /// Hands out the daemon's socket or a placeholder, according to the phase.
     pub(super) fn hand_out(&self, desired: &Desired, phase: Phase) {
         if desired.is_observed() {
             return;
@@ -38,7 +38,7 @@ impl Driver {
         self.pipe_directory == self.context.pipe_directory(&desired.name)
     }
 
-    /// Lets the users of a running daemon through its directory, and nobody else; what is to be said where that cannot be.
+    /// Restricts the directory of a running daemon to its users, and returns a condition if that is impossible.
     pub(super) fn keep_closed(&self, desired: &Desired) -> Option<Condition> {
         if self.state.process.is_none() || desired.is_observed() {
             return None;
@@ -64,7 +64,7 @@ impl Driver {
         Some(condition).filter(|_| !desired.others.everyone)
     }
 
-    /// Makes the directories of a daemon that is to be started; why it cannot be in them, or its clients cannot reach it.
+    /// Makes the directories of a daemon that is to be started. Returns the reason if it cannot run in them or its clients cannot reach it.
     pub(super) async fn directories_unusable(&self, desired: &Desired) -> Option<String> {
         let own = self.has_own_directories(desired);
         let made = if own {
@@ -77,10 +77,10 @@ impl Driver {
         if let Err(error) = made {
             return Some(error.to_string());
         }
-        // Its own directory has just been opened to them; what it is in may not be.
+        // The daemon's own directory has just been opened to them; the directories above it may not be.
         let pipe = if own { self.pipe_directory.parent() } else { Some(self.pipe_directory.as_path()) };
         for directory in pipe.into_iter().chain([self.context.handouts.root()]).map(PathBuf::from) {
-            // Under -M each tenant comes as a user of its own.
+            // With -M each tenant connects as a user of its own.
             for uid in &desired.uids {
                 if let Err(message) = self.context.check_reachable(directory.clone(), *uid).await {
                     return Some(message);
@@ -90,7 +90,7 @@ impl Driver {
         None
     }
 
-    /// Hands out placeholders while the daemon is stopped; who comes waits if it is started again.
+    /// Hands out placeholders while the daemon is stopped. They hold clients if it is to run again, and refuse them otherwise.
     pub(super) fn close_handout(&self, desired: &Desired) {
         let handout = if desired.running { Handout::Wait } else { Handout::Refuse };
         self.context.handouts.set_handout(&desired.name, desired.version(), handout);

@@ -1,4 +1,4 @@
-//! What an earlier manager handed out.
+//! Handouts that an earlier manager left.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::host::Identity;
 use crate::supervisor::context::SupervisorContext;
 use crate::supervisor::handout::ControlSocket;
 
-/// Takes over what an earlier manager handed out.
+/// Takes over the sockets that an earlier manager handed out.
 pub(super) fn begin(
     context: &SupervisorContext,
     desired: &Desired,

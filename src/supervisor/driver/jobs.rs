@@ -15,7 +15,7 @@ use crate::supervisor::observe::gpu_presence::GpuPresence;
 use crate::supervisor::observe::poll_outcome::PollOutcome;
 
 impl Driver {
-    /// The counts and times of commands to the daemon.
+    /// Returns the counts and times of commands to the daemon.
     pub(in crate::supervisor) fn commands(&self) -> Arc<Commands> {
         self.control.calls().commands()
     }
@@ -46,7 +46,7 @@ impl Driver {
         }
     }
 
-    /// Asks the driver which GPUs there are, for all daemons: the last time may be seconds ago.
+    /// Asks the driver which GPUs are present, for all daemons: the last answer may be seconds old.
     async fn count_gpus(&self) {
         let inventory = Arc::clone(&self.context.inventory);
         if let Ok(Ok(gpus)) = tokio::task::spawn_blocking(move || inventory.gpus()).await {
@@ -94,7 +94,7 @@ impl Driver {
         }
         if let Err(TerminateError::Unanswered(command)) = &result {
             self.state.wedged = Some(command.clone());
-            // Whether it answers again is seen by a poll, and the next one may be a minute away.
+            // A poll shows whether it answers again, and the next one may be a minute away.
             self.state.request_poll();
             self.explain(PollOutcome::Unanswered(command.clone()), began).await;
         }

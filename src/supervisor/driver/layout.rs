@@ -1,4 +1,4 @@
-//! How a driver applies a layout: one session for all commands, written down before it and after it.
+//! Application of a layout: one session for all commands, with a record written before it and after it.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::supervisor::reconcile::layout::progress::{LayoutAction, LayoutProgres
 use crate::supervisor::report::conditions::layout_status;
 
 impl Driver {
-    /// Goes on with the layout.
+    /// Carries out the next step of the layout.
     pub(super) async fn follow_layout(&mut self, desired: &Desired, step: LayoutAction) {
         match step {
             LayoutAction::Partition => self.partition(desired).await,
@@ -26,7 +26,7 @@ impl Driver {
         }
     }
 
-    /// Makes the partitions of the layout by what is listed now.
+    /// Makes the partitions of the layout, starting from a fresh list.
     async fn partition(&mut self, desired: &Desired) {
         let (Some(process), Some(token)) = (
             self.state.process.clone(),
@@ -47,7 +47,7 @@ impl Driver {
         self.listed(&mut present);
         self.state.layout.prepare_run(desired, &present, self.now());
         let LayoutProgress::Due(plan) = self.state.layout.progress(desired, self.state.listed()) else {
-            // The previous poll found otherwise: a complete poll has to see what changed.
+            // The previous poll saw another state: a complete poll has to show the change.
             session.close().await;
             return self.state.request_poll();
         };
@@ -91,7 +91,7 @@ impl Driver {
         self.record_layout_end(desired).await;
     }
 
-    /// A list was read, of the clients that the last poll saw.
+    /// Takes a list of partitions, and places the clients of the last poll in them.
     fn listed(&mut self, present: &mut [GpuPartitions]) {
         place(present, &self.clients);
         if let Some(seen) = &mut self.state.seen {
@@ -99,7 +99,7 @@ impl Driver {
         }
     }
 
-    /// The daemon did not answer: known as from any poll that fails.
+    /// Records that the daemon did not answer, as after a failed poll.
     async fn lost(&mut self, desired: &Desired, outcome: PollOutcome) {
         let check_interval = self.check_interval(desired);
         self.counts.sessions.polls += 1;
@@ -117,14 +117,14 @@ impl Driver {
         };
         if self.context.record(&desired.name, record).await {
             self.state.layout.written(ended);
-            // Ready only by a poll that reads everything.
+            // The layout is ready only after a poll that reads everything.
             self.state.request_poll();
         } else {
             self.state.layout.not_written(self.now());
         }
     }
 
-    /// Hands the layout's status to the recorder, once for each control process: when it is in force or given up.
+    /// Hands the layout's status to the recorder once for each control process, when the layout is in force or given up.
     pub(super) async fn record_layout_status(&mut self, desired: &Desired) {
         let token = self.incarnation.as_ref().map(|incarnation| incarnation.token.clone());
         if self.state.process.is_none() || desired.layout.is_none() || self.layout_recorded_for == token {
@@ -143,13 +143,13 @@ fn micros(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Reports that others began to change partitions, or that these are the layout's again.
+/// Logs that other programs began to change partitions, or that the partitions match the layout again.
 pub(super) fn log_drift(daemon: &DaemonName, before: Option<&LayoutStatus>, now: Option<&LayoutStatus>) {
     let (Some(before), Some(now)) = (before, now) else { return };
     if now.drift_seen.count > before.drift_seen.count {
         let last = &now.drift_seen.last;
         let is_new = |drift: &&PartitionDrift| !before.drift.contains(drift);
-        // The same again, after it was restored.
+        // The last drift has come back after it was restored.
         let again = !last.iter().any(|drift| is_new(&drift));
         for drift in last.iter().filter(|drift| again || is_new(drift)) {
             tracing::warn!(%daemon, %drift, "a partition was changed by another program");

@@ -1,4 +1,4 @@
-//! The control process of a driver: found again, started, stopped, and written down.
+//! The control process of a driver: finding it again, starting, stopping and recording it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +21,15 @@ use crate::supervisor::observe::isolation;
 use crate::supervisor::reconcile::daemon::{Blocker, ControlProcess};
 use crate::supervisor::report::diagnosis::Diagnosis;
 
-/// Pause between two polls for a daemon that an earlier manager was starting.
+/// Pause between two searches for a daemon that an earlier manager was starting.
 const STARTING: Duration = Duration::from_millis(5);
 /// Longest time from the start of a daemon to its first answer.
 const START_DEADLINE: Duration = Duration::from_secs(10);
-/// Added to the grace of a daemon that is stopped, until its GPUs are free.
+/// Time added to the grace of a stopping daemon, until its GPUs are free.
 const HANDOVER: Duration = Duration::from_secs(5);
 
 impl Driver {
-    /// Searches for the control process of an earlier manager; doubts block, nothing is guessed.
+    /// Searches for the control process of an earlier manager. A doubtful result blocks the daemon: nothing is guessed.
     pub(super) async fn search(&mut self, desired: &Desired) -> Result<Option<ControlProcess>, Blocker> {
         let found = self.search_earlier(desired).await?;
         if found.is_none() && desired.is_observed() { self.search_observed(desired).await } else { Ok(found) }
@@ -63,7 +63,7 @@ impl Driver {
         };
         match found.map_err(|error| Blocker::doubtful(error.to_string()))? {
             DaemonSearch::None => {
-                // They may have hung, and the manager may have died before it saw to them.
+                // Servers may have hung, and the manager may have died before it ended them.
                 if !observed {
                     self.end_orphaned_servers(desired).await;
                 }
@@ -163,8 +163,8 @@ impl Driver {
         }
     }
 
-    /// Waits until no other daemon of this manager serves a GPU that is this one's now: its spec gave the GPU away, and it is being
-    /// stopped or waits for its clients.
+    /// Waits until no other daemon of this manager serves a GPU that now belongs to this one. The other daemon gave the GPU
+    /// away by its spec, and is being stopped or waits for its clients.
     async fn await_released_gpus(&mut self, desired: &Desired) -> Result<(), Blocker> {
         if self.gpu_server(desired).is_none() {
             return Ok(());
@@ -185,7 +185,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Another daemon of this manager that serves one of these GPUs.
+    /// Returns another daemon of this manager that serves one of these GPUs.
     fn gpu_server(&self, desired: &Desired) -> Option<(DaemonName, Identity)> {
         let others = self.context.foreign_daemons.other_processes(&desired.name);
         others.into_iter().find(|(_, process)| {
@@ -199,7 +199,7 @@ impl Driver {
         }
     }
 
-    /// What blocks a start.
+    /// Checks everything that may block a start, and returns the first blocker.
     async fn blocker(&self, desired: &Desired) -> Option<Blocker> {
         let inventory = Arc::clone(&self.context.inventory);
         let asked = move || inventory.gpus().map(|gpus| (gpus, inventory.driver().ok()));
@@ -237,7 +237,7 @@ impl Driver {
         if let Some(occupant) = daemon::occupant(&self.pipe_directory) {
             let path = self.pipe_directory.display().to_string();
             let mut owner = occupant.pid.map(daemon::foreign::owner_of).unwrap_or_default();
-            // In the own directory of a daemon nobody else starts one with a token.
+            // Nobody but a manager starts a daemon with a token in a daemon's own directory.
             owner.is_lost = owner.is_managed && self.home(false).is_none();
             let who = match (occupant.pid, owner.words()) {
                 (None, _) => "its process cannot be determined".to_owned(),
@@ -268,7 +268,7 @@ impl Driver {
                 self.event_detector.stopped(&desired.name, process.identity.pid);
                 self.clients.clear();
                 self.state.stopped();
-                // Before it is published that it is stopped.
+                // Comes before the stop is published.
                 self.apply_compute_modes(desired).await;
             }
             Err(error) => {
@@ -280,10 +280,10 @@ impl Driver {
         }
     }
 
-    /// Hands an incarnation to the recorder and waits until it is written; false when it was not.
+    /// Hands an incarnation to the recorder and waits until it is written; returns false if it was not.
     pub(super) async fn record(&mut self, desired: &Desired, incarnation: Incarnation) -> bool {
         self.incarnation = Some(incarnation.clone());
-        // Before the process is there, so that no scan takes it for another program's.
+        // Comes before the process exists, so that no scan takes it for another program's.
         self.claim();
         self.context.record(&desired.name, DurableRecord::Incarnation(incarnation)).await
     }

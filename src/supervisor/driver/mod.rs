@@ -53,7 +53,7 @@ use crate::domain::plan::Desired;
 use crate::host::{self, Identity};
 use crate::mps::ControlChannel;
 
-/// How long a running action may continue when the manager stops: a daemon may wait an hour for its clients.
+/// Longest time that a running action may continue when the manager stops: a daemon may wait an hour for its clients.
 const LAST_ACTION: Duration = Duration::from_secs(2);
 
 pub(super) struct Driver {
@@ -65,44 +65,44 @@ pub(super) struct Driver {
     stop: CancellationToken,
     observed: watch::Sender<Observed>,
     state: DaemonReconciler,
-    /// The CUDA client that polls what a percentage gives.
+    /// CUDA client that measures the effect of a thread percentage.
     probe: Option<PercentageProbe>,
     clients: Vec<ClientFacts>,
     event_detector: EventDetector,
-    /// Who uses its GPUs outside MPS.
+    /// Processes that use its GPUs outside MPS.
     bypasses: Bypasses,
-    /// When processes and GPUs were read last.
+    /// Time at which processes and GPUs were last read.
     refreshed_at: i64,
-    /// When it was looked at what is around the daemon.
+    /// Time at which the daemon's surroundings were last checked.
     looked_at: i64,
-    /// How far server.log was read when that was last published.
+    /// Position in server.log up to which it was read, as last published.
     read_to: Option<FilePlace>,
-    /// The request for a fresh poll that the last poll answers, and why it failed; until it is published.
+    /// Request for a fresh poll that the last poll answers, and the failure of that poll; `None` once it is published.
     read: Option<(u64, Option<Diagnosis>)>,
     incarnation: Option<Incarnation>,
-    /// The token of the control process for which the layout's status was recorded.
+    /// Token of the control process for which the layout's status was recorded.
     layout_recorded_for: Option<String>,
     isolation: Option<Isolation>,
-    /// Why the present process was started without the scope it should have had.
+    /// Reason why the present process was started without the scope it should have had.
     refused: Option<String>,
     written: WrittenLimits,
     modes: ComputeModeControl,
     logs: Logs,
     counts: DaemonCounters,
-    /// Why the last poll failed, as it was logged; `None` after one that did not.
+    /// Failure of the last poll, as it was logged; `None` after a poll that succeeded.
     logged_failure: Option<PollOutcome>,
-    /// Requests to try again what was blocked, and how many of them what is published answers.
+    /// Number of requests to try again what was blocked. `tried` is the number of those that the published status answers.
     tries: u64,
     tried: u64,
     control: Arc<dyn ControlChannel>,
     pipe_directory: PathBuf,
     log_directory: PathBuf,
     foreign_daemons: watch::Receiver<Arc<Vec<ForeignDaemon>>>,
-    /// Why the next start cannot be in the directories that the running process was adopted in.
+    /// Reason why the next start cannot be in the directories that the running process was adopted in.
     moves: Option<String>,
-    /// Whether this manager sent the running process a quit: its log does not say who did.
+    /// True if this manager sent a quit to the running process: its log does not say who sent one.
     quit_sent: bool,
-    /// The length of control.log before the first session of this manager that may still be open.
+    /// Length of control.log before the first session of this manager that may still be open.
     logged_before_action: Option<u64>,
 }
 
@@ -222,7 +222,7 @@ impl Driver {
                 let stop = self.stop.clone();
                 tokio::select! {
                     () = self.perform(action, &desired, &link) => {}
-                    // Left where it is: whatever was begun, the next manager finds out as after a crash.
+                    // The action is abandoned where it is: the next manager recovers as after a crash.
                     () = async { stop.cancelled().await; tokio::time::sleep(LAST_ACTION).await } => return,
                 }
                 self.tried = tried;
@@ -233,14 +233,14 @@ impl Driver {
         }
     }
 
-    /// The desired state, completed by what only the driver knows.
+    /// Returns the desired state, completed by values that only the driver knows.
     fn current_desired(&mut self) -> Desired {
         let mut desired = self.desired.borrow_and_update().clone();
         self.state.follow(&mut desired, self.now());
         desired
     }
 
-    /// Says which process is this daemon's, so that nobody takes it for a foreign one.
+    /// Claims this daemon's process, so that no scan takes it for a foreign one.
     fn claim(&self) {
         let desired = self.desired.borrow();
         let identity = |incarnation: &Incarnation| {
@@ -264,15 +264,15 @@ impl Driver {
         }
     }
 
-    /// Unix time in milliseconds.
+    /// Returns the present Unix time in milliseconds.
     fn now(&self) -> i64 {
         self.context.clock.unix_ms()
     }
 
-    /// Waits for the time to come or for anything that changes what to do.
+    /// Waits until the given time, or until an event that may call for another step.
     async fn wait(&mut self, until: i64) {
         let pause = u64::try_from(until.saturating_sub(self.now())).unwrap_or(0);
-        // Far enough for "forever", near enough for the timer.
+        // Long enough for "forever", short enough for the timer.
         let pause = Duration::from_millis(pause.min(24 * 60 * 60 * 1000));
         let process = self.state.process.as_ref().map(|process| process.identity);
         let (servers, inode, watched) = (self.servers(), self.pipe_inode(), process.is_some());
@@ -324,12 +324,12 @@ impl Driver {
                 self.state.searched(found, self.now());
                 if let Some(earlier) = self.incarnation.as_ref().filter(|_| adopted) {
                     self.state.layout.begin(&earlier.token);
-                    // What an earlier manager had read back and is otherwise now, another program has changed.
+                    // Values that an earlier manager had read back and that differ now were changed by another program.
                     self.state.applied = earlier.applied;
                 }
             }
             ReconcileStep::Start => self.start(desired).await,
-            // What an operation requested holds for one stop; after it the configured grace holds again.
+            // A grace that an operation requested holds for one stop; after it the configured grace holds again.
             ReconcileStep::Stop => {
                 let grace_s = link.grace_s.swap(self.context.grace_s, Ordering::Relaxed);
                 self.stop_daemon(desired, grace_s).await;
@@ -340,8 +340,7 @@ impl Driver {
         }
     }
 
-    /// Brings the compute modes to the desired state as long as the daemon runs or is to run, and restores them when it is to
-    /// be stopped.
+    /// Brings the compute modes to the desired state while the daemon runs or is to run, and restores them when it is to be stopped.
     async fn apply_compute_modes(&mut self, desired: &Desired) {
         if !self.state.searched {
             return;

@@ -1,4 +1,4 @@
-//! The compute modes that are ours, shared by all drivers.
+//! Compute modes that this manager has set, shared by all drivers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,32 +6,32 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::domain::compute_mode::OwnedComputeMode;
 use crate::domain::{DaemonName, GpuUuid};
 
-/// The compute modes that are ours, as the store has them.
+/// Compute modes that this manager has set, as the store has them.
 #[derive(Debug, Default)]
 pub struct OwnedComputeModes {
     pub(super) held: Mutex<BTreeMap<GpuUuid, OwnedComputeMode>>,
     pub(super) turn: tokio::sync::Mutex<()>,
-    /// The GPUs whose mode was read as wanted since this manager runs: one that is otherwise later was changed.
+    /// GPUs whose mode this manager has read as desired: one that differs later was changed by another program.
     pub(super) confirmed: Mutex<BTreeSet<GpuUuid>>,
 }
 
 impl OwnedComputeModes {
-    /// Takes what the store remembers.
+    /// Loads the modes that the store remembers.
     pub fn load(&self, rows: Vec<(GpuUuid, OwnedComputeMode)>) {
         *self.held() = rows.into_iter().collect();
     }
 
-    /// Those of these GPUs that are still ours.
+    /// Returns those of the given GPUs whose mode this manager holds.
     pub fn among(&self, gpus: &[GpuUuid]) -> Vec<GpuUuid> {
         self.held().keys().filter(|gpu| gpus.contains(gpu)).cloned().collect()
     }
 
-    /// The daemons that hold some.
+    /// Returns the daemons that hold modes.
     pub fn holders(&self) -> BTreeSet<DaemonName> {
         self.held().values().map(|held| held.daemon.clone()).collect()
     }
 
-    /// Whether the mode of a GPU was as wanted before, from now on or no longer.
+    /// Notes whether the mode of a GPU is as desired, and returns true if it was noted as desired before.
     pub(super) fn confirm(&self, gpu: &GpuUuid, is_so: bool) -> bool {
         let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
         if is_so { !confirmed.insert(gpu.clone()) } else { confirmed.remove(gpu) }
@@ -46,7 +46,7 @@ impl OwnedComputeModes {
     }
 
     pub(super) fn held(&self) -> MutexGuard<'_, BTreeMap<GpuUuid, OwnedComputeMode>> {
-        // A panic elsewhere leaves the map as it was before or after one insert: both are whole.
+        // A panic elsewhere leaves the map as it was before or after one insert: both are consistent.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

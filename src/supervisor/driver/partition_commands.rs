@@ -1,11 +1,11 @@
 //! The static partitions of a daemon's GPUs: listed, made and removed, one command at a time in one session.
 //!
-//! What a command did is in the list that follows it, never in its reply. A session that breaks is followed by another,
-//! which lists before anything else is sent: the daemon serves one session after the other, so whatever it still had of
-//! the last one is over by then.
+//! The list that follows a command shows its effect; the reply never does. A session that breaks is followed by another one,
+//! which lists before anything else is sent. The daemon serves one session after the other, so any command left from the
+//! broken session has been carried out by then.
 //!
-//! `lspart` names a GPU by the beginning of its UUID only. A row that could be of several of the daemon's GPUs, or of
-//! none, makes the whole reading an error: who guesses a GPU removes another program's partition later.
+//! `lspart` identifies a GPU only by the beginning of its UUID. A row that could belong to several of the daemon's GPUs, or
+//! to none of them, makes the whole reading an error: a wrong guess would later remove another program's partition.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,18 +21,18 @@ use crate::mps::parse::{self, ParseError, Partition, PartitionDevice, Partitions
 use crate::mps::{Command, ControlChannel, ControlSession, SessionError};
 use crate::supervisor::observe::poll_outcome::{PollOutcome, unanswered};
 
-/// A session with a daemon about its partitions.
+/// Session with a daemon about its partitions.
 pub(crate) struct PartitionSession {
     control: Arc<dyn ControlChannel>,
     process: Identity,
     gpus: Vec<GpuUuid>,
-    /// Longest time for one command, and for a list that follows a session that broke.
+    /// Longest time for one command, and for a list that follows a broken session.
     timeout: Duration,
     session: Option<Box<dyn ControlSession>>,
 }
 
 impl PartitionSession {
-    /// A session with this daemon, which was started with these GPUs.
+    /// Prepares a session with a daemon that was started with these GPUs.
     pub(crate) fn new(
         control: Arc<dyn ControlChannel>,
         process: Identity,
@@ -42,13 +42,13 @@ impl PartitionSession {
         Self { control, process, gpus, timeout, session: None }
     }
 
-    /// What is listed now; else what the daemon's silence says of it.
+    /// Lists the present partitions. Fails with the outcome that a poll without this answer would have.
     pub(crate) async fn list(&mut self) -> Result<Vec<GpuPartitions>, PollOutcome> {
         let until = Instant::now() + self.timeout;
         loop {
             let reply = match self.send(&Command::Lspart, until).await {
                 Ok(reply) => reply,
-                // A session that broke in between has shown nothing of the daemon.
+                // A session that broke in between shows nothing about the daemon.
                 Err(SessionError::Unknown { .. }) if Instant::now() < until && self.is_alive() => continue,
                 Err(error) => return Err(unanswered(error)),
             };
@@ -58,7 +58,7 @@ impl PartitionSession {
         }
     }
 
-    /// Sends one command and lists; else what the daemon's silence says of it, with the command's outcome unknown.
+    /// Sends one command and lists the partitions. Fails as [`Self::list`] does, with the effect of the command unknown.
     pub(crate) async fn take(
         &mut self,
         step: &Move,
@@ -104,7 +104,7 @@ impl PartitionSession {
     }
 }
 
-/// What a reply says, where it says anything.
+/// Interprets the reply to a command, which is often empty.
 fn answer(action: &MoveAction, reply: &[u8]) -> CommandAnswer {
     let refused = |error: ParseError| match error {
         ParseError::NotUnderstood { .. } if reply.trim_ascii().is_empty() => CommandAnswer::Silent,
@@ -117,7 +117,7 @@ fn answer(action: &MoveAction, reply: &[u8]) -> CommandAnswer {
             Err(error) => refused(error),
         },
         MoveAction::Remove { .. } => match parse::sm_partition_remove(reply) {
-            // No words of success are known, and some of failure may not be.
+            // No text of success is known, and not all texts of failure may be known.
             Ok(()) if reply.trim_ascii().is_empty() => CommandAnswer::Silent,
             Ok(()) => CommandAnswer::Refused(String::from_utf8_lossy(reply).trim().to_owned()),
             Err(error) => refused(error),
@@ -125,7 +125,7 @@ fn answer(action: &MoveAction, reply: &[u8]) -> CommandAnswer {
     }
 }
 
-/// The listing by GPU, in the order of `gpus`, with no clients yet; the reason where it does not fit these GPUs.
+/// Sorts a listing by GPU, in the order of `gpus` and without clients. Fails with a reason if it does not fit these GPUs.
 pub(crate) fn by_gpu(listing: Partitions, gpus: &[GpuUuid]) -> Result<Vec<GpuPartitions>, String> {
     let mut devices: Vec<Option<GpuPartitions>> = vec![None; gpus.len()];
     for PartitionDevice { device_prefix, free_chunks, used_chunks, free_sms, used_sms } in listing.devices {
@@ -153,7 +153,7 @@ pub(crate) fn by_gpu(listing: Partitions, gpus: &[GpuUuid]) -> Result<Vec<GpuPar
     devices.into_iter().zip(gpus).map(missing).collect()
 }
 
-/// The one GPU whose UUID begins so.
+/// Returns the index of the one GPU whose UUID begins with this prefix.
 fn position(prefix: &str, gpus: &[GpuUuid]) -> Result<usize, String> {
     let begins = |gpu: &GpuUuid| {
         let beginning = gpu.as_str().get(..prefix.len());

@@ -1,6 +1,6 @@
-//! How a driver has CUDA clients see what the thread percentages of its layout give.
+//! Measuring, with CUDA clients, the effect of the thread percentages of a layout.
 //!
-//! A client is sent and not waited for: it may take long to be admitted, and the daemon is polled meanwhile.
+//! The driver does not wait for a client that it starts: the client may take long to be admitted, and the daemon is polled meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::gpu::probe::ProbeRequest;
 use crate::gpu::report::Report;
 use crate::host::Identity;
 
-/// How long a client may wait to be admitted.
+/// Longest time that a client may wait to be admitted.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Driver {
-    /// Starts a client that probes a percentage.
+    /// Starts a client that measures a percentage.
     pub(super) fn send_probe(&mut self, desired: &Desired, percentage: ThreadPercentage) {
         let Some(process) = self.state.process.as_ref().map(|process| process.identity) else { return };
         tracing::info!(daemon = %desired.name, %percentage, "a CUDA client measures what a percentage gives");
@@ -39,11 +39,11 @@ impl Driver {
         self.state.layout.probe_sent(percentage, desired, self.now());
     }
 
-    /// A client has come back.
+    /// Evaluates the report of a client that has ended.
     pub(super) async fn probed(&mut self, report: Option<(Identity, Report)>) {
         let present = self.state.process.as_ref().map(|process| process.identity);
         let Some((_, report)) = report.filter(|(process, _)| Some(*process) == present) else {
-            // What it saw is of a process that is gone.
+            // The report is about a process that is gone.
             return self.state.layout.probe_lost();
         };
         let desired = self.current_desired();

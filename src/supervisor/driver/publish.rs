@@ -1,4 +1,4 @@
-//! What a driver publishes of its daemon, and the events of what has changed in that.
+//! Publication of a daemon's state, and of events for its changes.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::supervisor::report::conditions::status;
 use crate::supervisor::report::event_detector::Snapshot;
 use crate::supervisor::report::event_queue::{DaemonObservations, Observation};
 
-/// The most processes that a condition names.
+/// Most processes that a condition names.
 const MOST_NAMED: usize = 4;
-/// How far from a fault's time in server.log the driver's messages of it are.
+/// Largest distance between the time of a fault in server.log and the driver's messages about it.
 const AROUND_FAULT: Duration = Duration::from_secs(2);
-/// A fault whose time is longer ago, by a clock of another zone or a log that was read late, is taken to be of now.
+/// Largest plausible age of a fault. A greater one comes from a clock of another zone or a log that was read late, and counts as this.
 const LONGEST_DELAY_MS: i64 = 5 * 60 * 1000;
-/// The most messages of the driver that a fault lists.
+/// Most messages of the driver that a fault lists.
 const MOST_ERRORS: usize = 16;
 
 impl Driver {
@@ -40,7 +40,7 @@ impl Driver {
             status.conditions.extend(isolation::condition(&self.context.scopes, isolation));
             status.isolation = Some(isolation.clone());
         }
-        // A daemon that does not run has no clients.
+        // A daemon that does not run has no clients, so no bypass is reported.
         status.conditions.extend(self.bypasses.condition(desired).filter(|_| self.state.process.is_some()));
         let idle = matches!(
             status.phase,
@@ -59,7 +59,7 @@ impl Driver {
             polled,
         };
         let mut observations = self.event_detector.detect(&seen, self.logs.server_log_events());
-        // The manager's own verifications are no clients of anybody: they have events of their own.
+        // Verifications of the manager are nobody's clients: they have events of their own.
         let prober = &self.context.prober;
         observations.retain(|observation| match observation {
             Observation::ClientArrived(client) => !client.ancestors.iter().any(|one| prober.is_own(one.pid)),
@@ -68,17 +68,17 @@ impl Driver {
         });
         self.add_kernel_report(desired, &mut observations);
         self.add_read_position(&mut observations);
-        // Before its readiness is published.
+        // Comes before the readiness of the daemon is published.
         self.hand_out(desired, status.phase);
         let mut is_new = false;
         let published = self.context.publishing();
-        // Together with what was read, since a waiter may observe any moment.
+        // Published together with the results of the poll, since a waiter may look at any moment.
         self.observed.send_modify(|observed| {
             if let Some((served, failed)) = read {
                 (observed.served, observed.failed) = (served, failed);
             }
             if unreadable && observed.served < requested {
-                // No process can be checked: what is published is all there is to know, unless there may be one.
+                // No process can be polled: the published state is all there is to know, unless a process may exist.
                 observed.served = requested;
                 observed.failed = self.state.doubt();
             }
@@ -94,7 +94,7 @@ impl Driver {
         if is_new {
             self.context.memory_readings.send_modify(|readings| *readings += 1);
         }
-        // After it is published, so that a client named by an event is already in the list.
+        // Comes after the publication, so that a client named by an event is already in the list.
         self.context.events.record(DaemonObservations {
             daemon: desired.name.clone(),
             at: now,
@@ -102,7 +102,7 @@ impl Driver {
         });
     }
 
-    /// Says whose processes keep a daemon from serving its user.
+    /// Names the processes that keep a daemon from serving its user.
     fn name_other_users(&self, desired: &Desired, status: &mut DaemonStatus) {
         let ready = status.conditions.iter_mut().find(|one| one.reason == ConditionReason::OtherUser);
         let Some(ready) = ready else { return };
@@ -116,7 +116,7 @@ impl Driver {
         }
     }
 
-    /// Says of a daemon of an old driver that its clients can change what holds them.
+    /// Warns that clients of a daemon can change its default limits, as an old driver allows.
     fn unguarded_defaults(&self, desired: &Desired) -> Option<Condition> {
         let open = self.state.process.is_some()
             && !self.context.capability.guarded_defaults()
@@ -135,9 +135,10 @@ impl Driver {
         })
     }
 
-    /// Adds to a fault what the driver reported of the GPUs at that time.
+    /// Adds the GPU errors that the driver reported at the time of a fault.
     ///
-    /// Read where a fault is reported and not followed: some milliseconds then, against a descriptor and a wakeup for each message.
+    /// The kernel log is read when a fault is reported and not followed: this costs some milliseconds then, instead of a
+    /// descriptor and a wakeup for each message.
     fn add_kernel_report(&self, desired: &Desired, observations: &mut [Observation]) {
         let faults = observations.iter_mut().filter_map(|observation| match observation {
             Observation::Event(event) => match &mut event.event {
@@ -175,7 +176,7 @@ impl Driver {
         }
     }
 
-    /// Adds how far server.log was read, with the events of it, or where it starts over.
+    /// Adds the position up to which server.log was read, together with its events, or when the log starts over.
     fn add_read_position(&mut self, observations: &mut Vec<Observation>) {
         let Some(place) = self.logs.read_to() else { return };
         let emptied = |before: FilePlace| before.inode != place.inode || before.offset > place.offset;

@@ -1,4 +1,4 @@
-//! What is read between two sessions with a daemon, without opening one: the GPUs' processes and the state of its own.
+//! Readings between two sessions with a daemon, without opening one: the GPUs' processes and the state of the daemon's own.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use crate::mps::process::{PIPE_ENV, check_reachable, is_server};
 use crate::supervisor::observe::signs::living_signs;
 use crate::supervisor::reconcile::daemon::PollInterval;
 
-/// Sessions with an observed daemon are this many check intervals apart.
+/// Number of check intervals between two sessions with an observed daemon.
 const OBSERVED_PAUSES: i64 = 8;
 
 impl Driver {
-    /// Pause until the next session if nothing happens: long where the logs report every change. Each session is about
-    /// 1.5 KB in control.log, which in an observed daemon's nobody but its owner may cut short.
+    /// Returns the pause until the next session if nothing happens, which is long where the logs report every change. Each
+    /// session adds about 1.5 KB to control.log, which only the owner of an observed daemon may truncate.
     pub(super) fn check_interval(&self, desired: &Desired) -> PollInterval {
         let ms = |pause: std::time::Duration| i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
         let (quick, slow) = (ms(self.context.check_interval), ms(self.context.poll));
         PollInterval(pause(quick, slow, self.logs.live, desired.is_observed()))
     }
 
-    /// When processes and GPUs are read again.
+    /// Returns the time at which processes and GPUs are read again.
     pub(super) fn refresh_due(&self) -> i64 {
         if self.follows_bypasses_only() && self.bypasses.is_empty() {
             return i64::MAX;
@@ -41,12 +41,12 @@ impl Driver {
         i64::try_from(self.context.check_interval.as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// Whether the daemon does not run or was not read, so that a process of its GPUs cannot be distinguished from a client.
+    /// Returns true if the daemon does not run or was not read, so that a process on its GPUs cannot be distinguished from a client.
     fn follows_bypasses_only(&self) -> bool {
         self.state.process.is_none() || self.state.seen.is_none()
     }
 
-    /// Reads them: the memory of clients, processes outside MPS, and whether the daemon's own are stopped.
+    /// Reads the memory use of clients, the processes outside MPS, and whether the daemon's own processes are stopped.
     pub(super) async fn refresh(&mut self, desired: &Desired) {
         let now = self.now();
         self.refreshed_at = now;
@@ -65,7 +65,7 @@ impl Driver {
             })
         })
         .await;
-        // What the driver does not report now is as it was.
+        // Values that the driver does not report now stay as they were.
         if let Ok(Some((listed, bypasses))) = read {
             for client in &mut self.clients {
                 for (gpu, processes) in &listed {
@@ -93,14 +93,14 @@ impl Driver {
         self.looked_at = now;
         let control = self.state.process.iter().map(|process| process.identity);
         if control.chain(self.servers()).any(|process| host::process::is_stopped(process.pid)) {
-            // A stopped process answers no session: a poll shows that.
+            // A stopped process answers no session, which a poll shows.
             self.state.request_poll();
         }
         self.read_shortages();
     }
 }
 
-/// The pause until the next session, in milliseconds.
+/// Returns the pause until the next session, in milliseconds.
 fn pause(quick: i64, slow: i64, live: bool, observed: bool) -> i64 {
     match (observed, live) {
         (true, _) => slow.max(quick.saturating_mul(OBSERVED_PAUSES)),
@@ -109,7 +109,7 @@ fn pause(quick: i64, slow: i64, live: bool, observed: bool) -> i64 {
     }
 }
 
-/// The processes that are no client of MPS, no server and none of this manager's own; `daemons` are its control processes.
+/// Returns the processes that are neither clients of MPS, nor servers, nor this manager's own. `daemons` are its control processes.
 fn outside_mps(
     listed: &[(GpuUuid, Vec<GpuProcess>)],
     clients: &[u32],
@@ -126,14 +126,14 @@ fn outside_mps(
             if is_known || host::process::ancestors(process.pid).any(|pid| pid == manager) {
                 continue;
             }
-            // One that is gone already, or that runs out of sight, cannot be distinguished from the next one of its PID.
+            // A process that is gone or cannot be seen from here could not be distinguished from a later one with its PID.
             let Some(identity) = host::process::identify(process.pid) else { continue };
             found.entry(identity).or_insert_with(|| Bypass {
                 pid: process.pid,
                 gpu: gpu.clone(),
                 uid: host::process::uid(process.pid),
                 program: host::process::program(process.pid),
-                // The holder of the leases adds it.
+                // Added by the holder of the leases.
                 tenant: None,
                 missing_pipe: missing_pipe(process.pid),
                 signs: living_signs(process.pid),
@@ -143,8 +143,8 @@ fn outside_mps(
     found
 }
 
-/// The pipe directory in a process's environment, where there is none in its mount namespace, or its user may not pass through it: CUDA
-/// runs without MPS then, and says nothing.
+/// Returns the pipe directory in a process's environment if it does not exist in the process's mount namespace, or its user
+/// may not pass through it. CUDA then runs without MPS and says nothing.
 fn missing_pipe(pid: u32) -> Option<String> {
     let path = PathBuf::from(host::process::variable(pid, PIPE_ENV)?);
     let inside = Path::new("/proc").join(pid.to_string()).join("root").join(path.strip_prefix("/").ok()?);
@@ -153,7 +153,7 @@ fn missing_pipe(pid: u32) -> Option<String> {
     (is_missing || is_closed()).then(|| path.display().to_string().chars().take(120).collect())
 }
 
-/// Whether a process is one of these living control processes, or the child of one: a server has no other parent.
+/// Returns true if a process is one of these living control processes or a child of one: a server has no other parent.
 fn belongs_to(pid: u32, daemons: &[Identity]) -> bool {
     let parent = host::process::parent(pid);
     let is_it = |daemon: &&Identity| daemon.pid == pid || Some(daemon.pid) == parent;

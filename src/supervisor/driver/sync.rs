@@ -1,4 +1,4 @@
-//! One poll of a driver's daemon, with the settings that it writes first, and the request for a server.
+//! One poll of a driver's daemon with the settings that it writes first, and the request for a server.
 
 use tokio::time::Instant;
 
@@ -64,7 +64,7 @@ impl Driver {
         self.read = Some((serving, self.state.poll_failure.clone()));
     }
 
-    /// Logs why a poll failed, once until that changes: a daemon may be silent for hours.
+    /// Logs the reason why a poll failed, once until it changes: a daemon may be silent for hours.
     fn log_failure(&mut self, desired: &Desired, failed: Option<&PollOutcome>) {
         if self.logged_failure.as_ref() == failed {
             return;
@@ -86,14 +86,14 @@ impl Driver {
             session.close().await;
             Ok::<_, SessionError>(())
         };
-        // A session that breaks off may have started one all the same: the next poll sees.
+        // A session that breaks off may still have started a server, which the next poll shows.
         if let Err(error) = request.await {
             tracing::debug!(daemon = %desired.name, %error, "asking for a server was not answered");
         }
         self.state.server_requested(uid, self.now());
     }
 
-    /// Finds where the control process runs: what is, not what was meant, and an adopted one's too.
+    /// Determines where the control process actually runs, also for an adopted one.
     fn observe_isolation(&mut self) {
         let pid = self.state.process.as_ref().map(|process| process.identity.pid);
         self.isolation =

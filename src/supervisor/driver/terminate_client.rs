@@ -14,12 +14,12 @@ use crate::host::{Identity, Signal};
 use crate::mps::session::SessionError;
 use crate::mps::{Command, ControlChannel, parse};
 
-/// How often a client is checked for being continued.
+/// Pause between two checks of whether a client has been continued.
 const STOP_POLL: Duration = Duration::from_millis(2);
-/// How long a terminated client gets to end by itself, and then after each signal.
+/// Time that a terminated client gets to end by itself, and then after each signal.
 const CLIENT_END: Duration = Duration::from_secs(2);
 
-/// How a client ended.
+/// Way in which a client ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Termination {
     /// MPS ended its work, and it is off the server's list.
@@ -28,12 +28,12 @@ pub enum Termination {
     AlreadyGone,
     /// Its process was killed after MPS had ended its work.
     ByMpsAndSignal,
-    /// It was stopped, and was killed without asking MPS, as was chosen.
+    /// It was stopped, and was killed without asking MPS, as the request chose.
     StoppedAndKilled,
 }
 
 impl Termination {
-    /// The same in words.
+    /// Describes the end in words.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ByMps => "MPS ended its work, and the process ended",
@@ -44,7 +44,7 @@ impl Termination {
     }
 }
 
-/// Why a client was not ended.
+/// Reason why a client was not ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TerminateError {
     /// It is no client of this daemon.
@@ -56,7 +56,7 @@ pub enum TerminateError {
          sent: ask with stopped=continue to continue it first, or with stopped=kill to kill it"
     )]
     Stopped(ClientId),
-    /// It is something that is never signalled as a client, and it was left running.
+    /// It is a process that is never signalled as a client, and it was left running.
     #[error(
         "{}process {client} is {what}, which is never signalled as a client, so it was left running",
         if *.work_ended { "MPS ended its work, but " } else { "" }
@@ -64,9 +64,9 @@ pub enum TerminateError {
     Protected {
         /// The process.
         client: ClientId,
-        /// What it is.
+        /// Description of the process.
         what: String,
-        /// Whether MPS has ended its work.
+        /// True if MPS has ended its work.
         work_ended: bool,
     },
     /// The daemon refused.
@@ -83,7 +83,7 @@ pub enum TerminateError {
     Lives {
         /// The client.
         client: ClientId,
-        /// What became of the signals.
+        /// Result of the signals.
         why: String,
     },
     /// The daemon could not be reached.
@@ -91,7 +91,7 @@ pub enum TerminateError {
     Unreachable(String),
 }
 
-/// A client on its way to its end.
+/// Termination of a client in progress.
 #[derive(Debug)]
 pub struct Terminating {
     has_ended_work: oneshot::Receiver<()>,
@@ -99,7 +99,7 @@ pub struct Terminating {
 }
 
 impl Terminating {
-    /// One whose progress comes through the two senders.
+    /// Creates a termination whose progress and result come through the two senders.
     pub(crate) fn begin() -> (oneshot::Sender<()>, oneshot::Sender<Result<Termination, TerminateError>>, Self)
     {
         let (work_ended, has_ended_work) = oneshot::channel();
@@ -107,12 +107,12 @@ impl Terminating {
         (work_ended, answer, Self { has_ended_work, answered })
     }
 
-    /// Whether MPS has ended its work, once that is known; if not, the end is there already.
+    /// Waits until MPS has ended the client's work, and returns true; returns false if it did not, in which case the result is ready.
     pub async fn work_ended(&mut self) -> bool {
         (&mut self.has_ended_work).await.is_ok()
     }
 
-    /// How it ended.
+    /// Waits for the result of the termination.
     pub async fn ended(self) -> Result<Termination, TerminateError> {
         self.answered.await.map_err(|_| unmanaged())?
     }
@@ -122,7 +122,7 @@ pub(crate) fn unmanaged() -> TerminateError {
     TerminateError::Unreachable("it is no longer managed".into())
 }
 
-/// Makes sure that a client is not stopped before MPS is asked to end it; `Some` where that was its end.
+/// Makes sure that a client is not stopped before MPS is asked to end it; returns `Some` if the client has ended by this.
 pub(crate) async fn resume(
     client: ClientId,
     policy: StoppedPolicy,
@@ -152,7 +152,7 @@ pub(crate) async fn resume(
         };
     }
     while is_stopped(client.pid) {
-        // One that a debugger holds takes no SIGCONT.
+        // A process that a debugger holds does not continue on SIGCONT.
         if Instant::now() >= until {
             return Err(TerminateError::Stopped(client));
         }
@@ -161,7 +161,7 @@ pub(crate) async fn resume(
     Ok(None)
 }
 
-/// Ends a client of `server`, and says when MPS has released it; the session runs alone, since a client that is stopped holds it up.
+/// Ends a client of `server`, and reports when MPS has released it. No other command shares the session, since a stopped client blocks it.
 pub(crate) async fn terminate(
     control: &dyn ControlChannel,
     server: u32,

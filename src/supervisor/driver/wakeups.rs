@@ -1,4 +1,4 @@
-//! What wakes a driver: the death of a process, and logs.
+//! Events that wake a driver: the death of a process, and changes in its logs.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub(super) async fn logs_changed(
     }
 }
 
-/// Completes when the first of these processes dies; never for none.
+/// Completes when the first of these processes dies; never completes for an empty list.
 pub(super) async fn dies(processes: Vec<Identity>) {
     if processes.is_empty() {
         return std::future::pending().await;

@@ -1,4 +1,4 @@
-//! The drivers of all daemons, and what is published to them.
+//! The drivers of all daemons, and the desired states published to them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::domain::plan::Desired;
 use crate::domain::plan::DirectoryTenant;
 use crate::domain::{DaemonName, TenantDirectory};
 
-/// Jobs that may wait for one daemon.
+/// Most jobs that may wait for one daemon.
 const JOBS: usize = 16;
 
 /// All drivers, by daemon.
@@ -39,12 +39,12 @@ struct FleetState {
 #[derive(Default)]
 struct Drivers {
     handles: BTreeMap<DaemonName, Handle>,
-    /// The last revision of daemons that were forgotten.
+    /// Last revision of each daemon that was forgotten.
     forgotten: BTreeMap<DaemonName, i64>,
 }
 
 impl Fleet {
-    /// An empty fleet; watches from now on who else runs control daemons here.
+    /// Creates an empty fleet, which from now on watches for foreign control daemons on this host.
     pub fn new(context: SupervisorContext) -> Self {
         let (context, tasks, shutdown) = (Arc::new(context), TaskTracker::new(), CancellationToken::new());
         let (watching, stop) = (Arc::clone(&context), shutdown.clone());
@@ -52,22 +52,22 @@ impl Fleet {
         Self { inner: Arc::new(FleetState { context, drivers: Mutex::default(), tasks, shutdown }) }
     }
 
-    /// Shared by all drivers.
+    /// Returns the state that all drivers share.
     pub fn context(&self) -> &SupervisorContext {
         &self.inner.context
     }
 
-    /// Publishes the desired state of a daemon; starts its driver if it has none.
+    /// Publishes the desired state of a daemon, and starts its driver if it has none.
     ///
-    /// `earlier` is what the store remembers of it.
+    /// `earlier` holds the records of the daemon in the store.
     ///
-    /// On return no tenant's directory leads to a daemon that may not be used by it, whatever the driver is doing.
+    /// On return no tenant's directory leads to a daemon that the tenant may not use, whatever the driver is doing.
     pub fn publish(&self, desired: Desired, earlier: Option<RememberedDaemon>) {
         let _published = self.inner.context.publishing();
         let mut drivers = self.drivers();
         let Drivers { handles, forgotten } = &mut *drivers;
         if forgotten.get(&desired.name).is_some_and(|revision| desired.revision <= *revision) {
-            // Committed before its daemon was deleted, and published after that.
+            // This state was committed before its daemon was deleted, and is published after that.
             return;
         }
         if let Some(handle) = handles.get(&desired.name) {
@@ -94,7 +94,7 @@ impl Fleet {
         handles.insert(name, handle);
     }
 
-    /// Refuses clients at the directories of a daemon's tenants, if the daemon has no driver: it cannot be planned.
+    /// Refuses clients in the directories of a daemon's tenants if the daemon has no driver, since it cannot be planned.
     pub fn refuse_clients(
         &self,
         name: &DaemonName,
@@ -108,7 +108,7 @@ impl Fleet {
 
     /// Ends the driver of a daemon that was stopped and forgotten.
     ///
-    /// What was committed up to `revision`, the last one of the daemon, is no longer applied.
+    /// Desired states up to `revision`, the last one of the daemon, are no longer applied.
     pub fn forget(&self, name: &DaemonName, revision: Option<i64>) {
         let _published = self.inner.context.publishing();
         // Held to the end, so that the claim of a new driver of that name is not taken for the old one's.
@@ -124,7 +124,7 @@ impl Fleet {
         self.inner.context.foreign_daemons.disclaim(name);
     }
 
-    /// The directory of a daemon's sockets: where it runs, or where it would be started.
+    /// Returns the directory of a daemon's sockets: where it runs, or where it would be started.
     pub fn pipe_directory(&self, name: &DaemonName) -> PathBuf {
         match self.get(name) {
             Some(handle) => handle.observed().status.pipe_directory.into(),
@@ -132,23 +132,23 @@ impl Fleet {
         }
     }
 
-    /// The handle of a daemon's driver.
+    /// Returns the handle of a daemon's driver.
     pub fn get(&self, name: &DaemonName) -> Option<Handle> {
         self.drivers().handles.get(name).cloned()
     }
 
-    /// All daemons with a part of what was observed of them, since the whole has hundreds of clients.
+    /// Returns all daemons with a part of their observations, since the whole has hundreds of clients.
     pub fn of_each<T>(&self, part: impl Fn(&Observed) -> T) -> Vec<(DaemonName, T)> {
         let drivers = self.drivers();
         drivers.handles.iter().map(|(name, handle)| (name.clone(), handle.of_observed(&part))).collect()
     }
 
-    /// All daemons with their handles.
+    /// Returns all daemons with their handles.
     pub fn all(&self) -> Vec<(DaemonName, Handle)> {
         self.drivers().handles.iter().map(|(name, handle)| (name.clone(), handle.clone())).collect()
     }
 
-    /// The daemons that are not in their desired state, with their phases.
+    /// Returns the daemons that are not in their desired state, with their phases.
     pub fn not_ready(&self) -> Vec<(DaemonName, Phase)> {
         let drivers = self.drivers();
         drivers
@@ -166,7 +166,7 @@ impl Fleet {
     }
 
     fn drivers(&self) -> MutexGuard<'_, Drivers> {
-        // A panic elsewhere leaves the maps as they were before or after one insert: both are whole.
+        // A panic elsewhere leaves the maps as they were before or after one insert: both are consistent.
         self.inner.drivers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -25,7 +25,7 @@ fn host() -> Host {
 
 const DIRECTORY: &str = "aaaaaaaaaa";
 
-/// A daemon of one tenant, as of a commit.
+/// Returns the desired state of a daemon of one tenant, as of a commit.
 fn committed(revision: i64, generation: i64) -> Desired {
     let directory = TenantDirectory::parse(DIRECTORY).expect("ten digits");
     let name = TenantName::parse("web").expect("name");
@@ -34,7 +34,7 @@ fn committed(revision: i64, generation: i64) -> Desired {
 }
 
 impl Host {
-    /// A link that an earlier manager left to the socket of a control process that lives: this one.
+    /// Leaves a link of an earlier manager to the socket of a living control process, which is this process.
     fn leave_link(&self) -> (UnixListener, RememberedDaemon) {
         let pipe = self.home.path().join("daemons/gpu0/pipe");
         let directory = self.home.path().join("tenants").join(DIRECTORY);
@@ -55,7 +55,7 @@ impl Host {
         (listener, RememberedDaemon::of(incarnation))
     }
 
-    /// Whether the tenant's socket is there, and whether it is the daemon's.
+    /// Reports whether the tenant's socket exists, and whether it is the daemon's.
     fn socket(&self) -> (bool, bool) {
         let inode = |path: &Path| fs::symlink_metadata(self.home.path().join(path)).ok().map(|it| it.ino());
         let shown = inode(&Path::new("tenants").join(DIRECTORY).join("control"));
@@ -101,7 +101,7 @@ async fn publish_closes_what_is_no_longer_admitted() {
 async fn stale_publish_never_beats_a_new_daemon() {
     let host = host();
     host.fleet.publish(committed(3, 7), None);
-    // Created again before the driver of the one before was ended.
+    // The daemon is created again before the driver of the previous one was ended.
     host.fleet.publish(committed(5, 1), None);
     let handle = host.fleet.get(&desired().name).expect("published");
     assert_eq!((handle.generation(), handle.desired().settings_since), (1, 1));

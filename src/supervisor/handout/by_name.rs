@@ -1,7 +1,7 @@
 //! Links by the names of tenants to their directories, which have short names of their own.
 //!
-//! A link is for what mounts a directory: the path that it leads to is what a process is given, since that of a long name would not
-//! fit into the address of a socket.
+//! A link is meant for mounting a directory. Processes are given the path to which it leads, since the path of a long name
+//! would not fit into the address of a socket.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::domain::{TenantDirectory, TenantName};
 
-/// The directory of the links: whoever knows a name passes through it, and nobody reads the names out of it.
+/// Mode of the directory of the links: anybody who knows a name passes through it, and nobody else reads the names in it.
 const MODE: u32 = 0o711;
 
 fn links(root: &Path) -> PathBuf {
@@ -34,7 +34,7 @@ pub(super) fn link(root: &Path, tenant: &TenantName, directory: &TenantDirectory
     fs::rename(between, link)
 }
 
-/// Removes the links that lead to no tenant's directory.
+/// Removes the links that do not lead to a tenant's directory.
 pub(super) fn prune(root: &Path, is_known: impl Fn(&TenantDirectory) -> bool) {
     for link in fs::read_dir(links(root)).into_iter().flatten().flatten() {
         let Ok(target) = fs::read_link(link.path()) else { continue };

@@ -1,4 +1,4 @@
-//! What becomes of the directories of tenants that are gone.
+//! Removal of the directories of deleted tenants.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,15 +13,16 @@ use crate::host::mounts;
 use crate::host::process::having;
 use crate::mps::process::{PIPE_ENV, SOCKET, daemon_of_pid_file, is_listened_at};
 
-/// How long the directory of a deleted tenant is kept at least: a shell that has its path, a file of variables or a job that is
-/// not started yet would go past MPS without it, and shows in no process. An engine that deletes a tenant can say that there is none.
+/// Least time that the directory of a deleted tenant is kept. A shell that has its path, a file of variables or a job that
+/// has not started yet would bypass MPS without it, and shows in no process. An engine that deletes a tenant can declare that
+/// no such use is left.
 const KEPT: Duration = Duration::from_hours(24);
-/// Directories of deleted tenants beyond which the oldest are not kept for so long: each has an open socket.
+/// Number of directories of deleted tenants beyond which the oldest are removed earlier: each has an open socket.
 const MOST: usize = 128;
 
 impl Handouts {
-    /// Closes directories of tenants that are gone, and removes those that no process has held for long; blocks. `known` are the
-    /// directories of the tenants that there are.
+    /// Closes the directories of deleted tenants, and removes those that have been closed for long and that no process holds;
+    /// blocks. `known` are the directories of the existing tenants.
     pub fn collect(&self, known: &BTreeSet<TenantDirectory>) {
         self.collect_after(known, KEPT);
     }
@@ -84,15 +85,17 @@ impl Handouts {
         }
     }
 
-    /// No process will be started with this directory any more: it goes once its tenant is gone and no process or mount has it.
+    /// Declares that no process will be started with this directory any more. It is removed once its tenant is gone and no
+    /// process or mount has it.
     pub fn finish(&self, name: &TenantDirectory) {
         if let Some(entry) = self.inner().entries.get_mut(name) {
             entry.is_finished = true;
         }
     }
 
-    /// Puts a placeholder that refuses clients in each directory whose socket nobody listens at, for a manager that drives no daemon
-    /// yet: an earlier one's placeholders and the sockets of dead daemons lead outside MPS. `daemons` has the homes of our own.
+    /// Puts a placeholder that refuses clients in each directory whose socket nobody listens at, for a manager that drives no
+    /// daemon yet. Placeholders of an earlier manager and sockets of dead daemons lead outside MPS. `daemons` contains the
+    /// homes of this manager's daemons.
     pub fn close_dead(&self, daemons: &Path) {
         let homes = fs::read_dir(daemons).into_iter().flatten().flatten();
         let pipes = homes.map(|home| home.path().join("pipe"));
@@ -102,7 +105,7 @@ impl Handouts {
             let mut inner = self.inner();
             let is_ours = |entry: &TenantEntry| entry.daemon.is_some() || entry.placed.is_some();
             let is_linked = live.iter().any(|pipe| directory::is_linked(&pipe.join(SOCKET), &directory));
-            // A socket elsewhere is that of a daemon that was adopted.
+            // A socket that somebody listens at elsewhere is that of an adopted daemon.
             if inner.entries.get(&name).is_some_and(is_ours)
                 || is_linked
                 || is_listened_at(&directory.join(SOCKET))
@@ -116,13 +119,13 @@ impl Handouts {
         }
     }
 
-    /// The directories that there are.
+    /// Returns the existing directories of tenants.
     fn directories(&self) -> impl Iterator<Item = TenantDirectory> + use<> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         entries.filter_map(|entry| TenantDirectory::parse(entry.file_name().to_str()?).ok())
     }
 
-    /// Removes a directory with `control` alone in it; why not, where it stays, with a placeholder in it.
+    /// Removes a directory that contains only `control`. Otherwise returns the reason why it stays; a placeholder stays in it.
     fn remove(&self, name: &TenantDirectory, entry: &mut TenantEntry) -> Result<(), String> {
         if let Some(problem) = &entry.problem {
             return Err(problem.message.clone());

@@ -1,6 +1,6 @@
-//! A tenant's directory in the file system: made, checked, and what its `control` is.
+//! A tenant's directory in the file system: making it, checking it, and replacing its `control`.
 //!
-//! What always holds: `control` is replaced by a rename and is never missing in between, and nothing is done in a
+//! Two rules always hold: `control` is replaced by a rename and is never missing in between, and nothing is done in a
 //! directory that another program could have made or may write to.
 
 use std::fs::{self, DirBuilder, Metadata};
@@ -16,19 +16,19 @@ use crate::host::access::{self, PathAccess};
 use crate::mps::process::SOCKET;
 use crate::supervisor::reconcile::daemon::Blocker;
 
-/// Who may pass through the directory of a tenant: its user, and who else may reach its daemon.
+/// Returns the users who may pass through the directory of a tenant: its own user, and the other users of its daemon.
 pub(super) fn of_tenant(uid: u32, others: &OtherUsers) -> PathAccess {
     PathAccess::passed_by(others.users.iter().copied().chain([uid]), others.everyone)
 }
 
-/// Makes the directory that the directories of all tenants are in: everybody passes through it, and nobody else reads their names;
-/// and one in it for what is in none of them yet.
+/// Makes the directory that contains the directories of all tenants: everybody passes through it, and nobody else reads their
+/// names. Also makes the directory in it for sockets that are not in place yet.
 pub(super) fn ensure_root(path: &Path, unplaced: &Path) -> Result<(), Blocker> {
     ensure(path, Some(&access::PASSED))?;
     ensure(unplaced, Some(&access::PRIVATE))
 }
 
-/// Makes a directory, or checks the one that is there; of one whose tenant is not known, who may pass stays as it is.
+/// Makes a directory, or checks an existing one. Without `access`, for an unknown tenant, the access stays as it is.
 pub(super) fn ensure(path: &Path, access: Option<&PathAccess>) -> Result<(), Blocker> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => check(path, &metadata)?,
@@ -37,7 +37,7 @@ pub(super) fn ensure(path: &Path, access: Option<&PathAccess>) -> Result<(), Blo
         }
         Err(error) => return Err(failed(path, &error)),
     }
-    // Another program may have taken bits away: a client that cannot pass runs outside MPS.
+    // Another program may have removed permissions: a client that cannot pass runs outside MPS.
     access.map_or(Ok(true), |access| access.keep(path)).map(drop).map_err(|error| failed(path, &error))
 }
 
@@ -74,14 +74,14 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), Blocker> {
     Ok(())
 }
 
-/// Whether `control` in the directory is this very socket.
+/// Returns true if `control` in the directory is this very socket.
 pub(super) fn is_linked(socket: &Path, directory: &Path) -> bool {
     let inode = |path: &Path| fs::symlink_metadata(path).ok().map(|it| (it.dev(), it.ino()));
     let wanted = inode(socket);
     wanted.is_some() && wanted == inode(&directory.join(SOCKET))
 }
 
-/// Puts a hard link to the socket in the place of `control`; `between` is a name beside the directory for the moment between.
+/// Puts a hard link to the socket in the place of `control`. `between` is the temporary name of the link, beside the directory.
 pub(super) fn link(socket: &Path, directory: &Path, between: &Path) -> Result<(), Blocker> {
     if is_linked(socket, directory) {
         // A rename between two links to one file does nothing and leaves both.

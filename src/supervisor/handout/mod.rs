@@ -1,20 +1,20 @@
-//! What tenants' processes connect to: a directory for each tenant, with the one socket that they need.
+//! The sockets to which tenants' processes connect: a directory for each tenant, with the one socket that they need.
 //!
 //! ```text
 //!   <runtime-dir>/tenants/<short id>/control   a hard link to the daemon's socket while the daemon may be used,
 //!                                              else a placeholder of this manager
 //!   <runtime-dir>/by-name/<tenant>             a symbolic link to the tenant's directory, for lists of mounts that are written
-//!                                              before there is the tenant
+//!                                              before the tenant exists
 //! ```
 //!
-//! What always holds:
+//! Invariants:
 //! - A link is in place before a daemon is published as ready, and the placeholder as soon as its control process is
 //!   known to be dead: a link to a dead socket leads outside MPS in silence (recording 18).
-//! - `control` is renamed over, never removed, for as long as the directory is there; and that is until no process has it in
+//! - `control` is renamed over, never removed, for as long as the directory exists; and the directory exists until no process has it in
 //!   its environment and no mount is of it.
-//! - A directory belongs to one daemon. What was committed last says which, and whether clients are admitted there; a driver
-//!   that has not read that yet opens nothing that it closes. A tenant that is drained admits none.
-//! - What cannot be made safe is closed, and a reason is kept for the caller.
+//! - A directory belongs to one daemon. The last committed state says to which, and whether clients are admitted there; a driver
+//!   that has not read it yet opens nothing that it closes. The directory of a drained tenant admits no clients.
+//! - A directory that cannot be made safe is closed, and the reason is kept for the caller.
 
 mod by_name;
 mod collect;
@@ -51,39 +51,39 @@ use crate::host::process::{death, is_alive};
 use crate::mps::handshake;
 use crate::mps::process::SOCKET;
 
-/// How often what is in place is checked though nothing changed.
+/// Interval at which the sockets in place are checked although nothing changed.
 const CHECKED: Duration = Duration::from_secs(1);
-/// Tenants for which a placeholder is kept ready, each of which is an open file.
+/// Most tenants for which a placeholder is kept ready, each of which is an open file.
 const SPARES: usize = 1024;
 
-/// The directory to hand to a tenant's processes.
+/// Directory to hand to a tenant's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientDirectory {
-    /// What `CUDA_MPS_PIPE_DIRECTORY` names.
+    /// Value of `CUDA_MPS_PIPE_DIRECTORY`.
     pub path: PathBuf,
-    /// Why no container may be given it: it is the daemon's own.
+    /// Reason why no container may be given it: it is the daemon's own directory.
     pub shared: Option<String>,
 }
 
-/// What there is to say of a tenant's directory.
+/// State of a tenant's directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DirectoryStatus {
-    /// Its processes that wait.
+    /// Processes of the tenant that wait.
     pub waiting: Vec<WaitingProcess>,
-    /// Why its processes cannot be given the socket in it.
+    /// Reason why the tenant's processes cannot be given the socket in it.
     pub problem: Option<Blocker>,
 }
 
-/// The directories of all tenants.
+/// Directories of all tenants.
 #[derive(Debug)]
 pub struct Handouts {
     root: PathBuf,
     timeout: Duration,
     clock: Clock,
     greeting: watch::Sender<Vec<u8>>,
-    /// Whether a daemon's greeting was requested.
+    /// True if a daemon's greeting was requested.
     greeting_requested: AtomicBool,
-    /// Counts how often a directory was opened or closed.
+    /// Counter of the times that a directory was opened or closed.
     changes: watch::Sender<u64>,
     inner: Mutex<HandoutState>,
 }
@@ -94,25 +94,25 @@ struct HandoutState {
     entries: BTreeMap<TenantDirectory, TenantEntry>,
 }
 
-/// What was announced of a daemon, and what its driver handed out of it.
+/// Tenants that were announced for a daemon, and the handout of its driver.
 #[derive(Debug)]
 struct DaemonHandout {
-    /// The newest commit that was announced.
+    /// Version of the newest announcement.
     announced: DesiredVersion,
-    /// Whether it takes clients as of then.
+    /// True if the daemon takes clients as of the announcement.
     admits: bool,
-    /// Its tenants as of then, each with the version from which on it is one.
+    /// Tenants as of the announcement, each with the version since which it belongs to the daemon.
     tenants: BTreeMap<TenantDirectory, DesiredVersion>,
-    /// Those of them that are drained.
+    /// Tenants that are drained.
     draining: BTreeSet<TenantDirectory>,
-    /// What its driver handed out last; never [`Handout::Unchanged`].
+    /// Last handout of its driver; never [`Handout::Unchanged`].
     handout: Handout,
-    /// What its driver acted on then.
+    /// Version that its driver acted on at that handout.
     followed: DesiredVersion,
     checked: Instant,
-    /// Waits for the death of its control process.
+    /// Task that waits for the death of its control process.
     guard: Option<AbortHandle>,
-    /// The control process that died last, and how long it took from there until all was closed.
+    /// Control process that died last, and the time from its death being noticed until all tenants were closed.
     died: Option<(Identity, Duration)>,
 }
 
@@ -131,12 +131,12 @@ impl DaemonHandout {
         }
     }
 
-    /// What the processes of a tenant meet.
+    /// Returns the handout for the processes of a tenant.
     fn of_tenant(&self, directory: &TenantDirectory) -> Handout {
         match self.tenants.get(directory) {
             None => Handout::Refuse,
             Some(_) if !self.admits || self.draining.contains(directory) => Handout::Refuse,
-            // The driver has not read yet that it is there.
+            // The driver has not read yet that this tenant exists.
             Some(since) if *since > self.followed => Handout::Wait,
             Some(_) => self.handout.clone(),
         }
@@ -151,27 +151,27 @@ impl Drop for DaemonHandout {
     }
 }
 
-/// A tenant's directory.
+/// Directory of a tenant.
 #[derive(Debug)]
 struct TenantEntry {
-    /// Its daemon; `None` once the tenant is gone.
+    /// Daemon of the tenant; `None` once the tenant is gone.
     daemon: Option<DaemonName>,
     tenant: TenantName,
-    /// Who may pass; not known of a tenant that was gone before this manager began.
+    /// Users who may pass through it; unknown for a tenant that was gone before this manager began.
     access: Option<PathAccess>,
     queue: Queue,
-    /// What it was made last.
+    /// Handout that was applied last.
     shown: Handout,
-    /// The placeholder that is in place.
+    /// Placeholder in place.
     placed: Option<Placeholder>,
-    /// One that only needs to be renamed.
+    /// Placeholder that only needs to be renamed to be in place.
     spare: Option<Placeholder>,
     problem: Option<Blocker>,
-    /// When it was first found to be no tenant's.
+    /// Time at which it was first found to belong to no tenant.
     closed: Option<Instant>,
-    /// Whether no process will be started with it any more, as who deleted the tenant said.
+    /// True if no process will be started with it any more, as the deleter of the tenant declared.
     is_finished: bool,
-    /// Why it could not be removed after its tenant was deleted.
+    /// Reason why it could not be removed after its tenant was deleted.
     stays: Option<String>,
 }
 
@@ -182,7 +182,7 @@ impl TenantEntry {
 }
 
 impl Handouts {
-    /// Directories below `runtime_dir`; a client waits no longer than `timeout` for its daemon.
+    /// Creates the state of the tenants' directories below `runtime_dir`; a client waits no longer than `timeout` for its daemon.
     pub fn new(runtime_dir: &Path, timeout: Duration, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             root: root(runtime_dir),
@@ -195,8 +195,8 @@ impl Handouts {
         })
     }
 
-    /// Takes over what an earlier manager left of a daemon, before anything is handed out: links to the socket of a control
-    /// process that lives stay as they are, and everything else becomes a placeholder.
+    /// Takes over the handouts that an earlier manager left for a daemon, before any new one. Links to the socket of a living
+    /// control process stay as they are, and everything else becomes a placeholder.
     pub(super) fn begin(self: &Arc<Self>, tenants: &DaemonTenants<'_>, earlier: Option<ControlSocket>) {
         let linked = |control: &ControlSocket| {
             let socket = control.pipe.join(SOCKET);
@@ -212,8 +212,8 @@ impl Handouts {
         self.list_tenants(&mut inner, tenants);
     }
 
-    /// Takes what was committed, before the driver learns of it: closes at once what is no longer admitted, gives directories to
-    /// the daemon that they belong to now, and has new tenants wait until the driver opens them.
+    /// Applies a committed state before the driver learns of it. Closes at once what is no longer admitted, gives directories
+    /// to the daemon that they now belong to, and lets new tenants wait until the driver opens them.
     pub(super) fn announce(&self, tenants: &DaemonTenants<'_>) {
         self.list_tenants(&mut self.inner(), tenants);
     }
@@ -231,7 +231,7 @@ impl Handouts {
         (held.announced, held.admits) = (version, admits);
         held.draining.clone_from(draining);
         if matches!(&held.handout, Handout::Open(control) if !is_alive(control.identity)) {
-            // Nobody has noticed yet, and what was closed must not be opened again.
+            // The death has not been noticed yet, and a closed directory must not be opened again.
             held.handout = Handout::Wait;
         }
         for (name, tenant) in directories {
@@ -242,11 +242,11 @@ impl Handouts {
             let passes_others = entry.access != access;
             entry.access = access;
             if is_taken {
-                // One that is another daemon's is handed over when that daemon releases it.
+                // A directory of another daemon is handed over when that daemon releases it.
                 (entry.daemon, entry.closed) = (Some(daemon.clone()), None);
             }
             let desired = held.of_tenant(name);
-            // One that was taken back may have processes again.
+            // A directory that is in use again may have processes again.
             entry.is_finished &= draining.contains(name);
             if let Err(error) = by_name::link(&self.root, tenant, name) {
                 tracing::warn!(%tenant, %error, "the tenant's directory has no link by the tenant's name");
@@ -261,7 +261,7 @@ impl Handouts {
         }
     }
 
-    /// Gives a directory that no longer belongs to this daemon to the daemon that lists it, and closes it where there is none.
+    /// Gives a directory that no longer belongs to this daemon to the daemon that lists it, or closes it if none does.
     fn release(&self, inner: &mut HandoutState, daemon: &DaemonName, name: &TenantDirectory) {
         let HandoutState { daemons, entries } = inner;
         let Some(entry) = entries.get_mut(name).filter(|entry| entry.daemon.as_ref() == Some(daemon)) else {
@@ -273,9 +273,9 @@ impl Handouts {
         self.apply(name, entry, &desired);
     }
 
-    /// What the processes of a daemon's tenants meet from now on, as its driver says that follows this version.
+    /// Applies the handout of a daemon's driver, which follows this version, to the daemon's tenants.
     ///
-    /// What was announced since goes before it.
+    /// Announcements of later versions take precedence.
     pub(super) fn set_handout(
         self: &Arc<Self>,
         daemon: &DaemonName,
@@ -283,7 +283,7 @@ impl Handouts {
         handout: Handout,
     ) {
         let mut inner = self.inner();
-        // One that was forgotten has a driver for a moment yet.
+        // A daemon that was forgotten still has a driver for a moment.
         let Some(held) = inner.daemons.get_mut(daemon).filter(|held| version >= held.followed) else {
             return;
         };
@@ -295,7 +295,7 @@ impl Handouts {
         self.apply_to_tenants(&mut inner, daemon, is_due);
     }
 
-    /// Remembers what a driver hands out, and watches the control process that is opened.
+    /// Remembers the handout of a driver, and watches the control process whose socket is handed out.
     fn keep_handout(
         self: &Arc<Self>,
         inner: &mut HandoutState,
@@ -306,7 +306,7 @@ impl Handouts {
         let held = inner.daemons.entry(daemon.clone()).or_insert_with(DaemonHandout::new);
         let handout = match handout {
             Handout::Unchanged => return,
-            // Its driver has not noticed yet.
+            // The driver has not noticed the death yet.
             Handout::Open(control) if !is_alive(control.identity) => Handout::Wait,
             handout => handout,
         };
@@ -323,7 +323,7 @@ impl Handouts {
         held.handout = handout;
     }
 
-    /// Makes the directories of a daemon what they should be: all of them, or those that are something else.
+    /// Applies a daemon's handout to its directories: to all of them, or only to those that show another one.
     fn apply_to_tenants(&self, inner: &mut HandoutState, daemon: &DaemonName, all: bool) {
         let HandoutState { daemons, entries } = inner;
         let Some(held) = daemons.get(daemon) else { return };
@@ -335,7 +335,7 @@ impl Handouts {
         }
     }
 
-    /// The control process of a daemon is dead: closes its tenants, unless that was done; how long that took.
+    /// Closes the tenants of a daemon whose control process is dead, unless that was done. Returns the time that closing them took.
     pub(super) fn daemon_died(&self, daemon: &DaemonName, identity: Identity) -> Option<Duration> {
         let noticed = Instant::now();
         let mut inner = self.inner();
@@ -353,7 +353,7 @@ impl Handouts {
         Some(took)
     }
 
-    /// The daemon is managed no longer.
+    /// Forgets a daemon that is no longer managed.
     pub(super) fn forget(&self, daemon: &DaemonName) {
         let mut inner = self.inner();
         let Some(held) = inner.daemons.remove(daemon) else { return };
@@ -362,7 +362,7 @@ impl Handouts {
         }
     }
 
-    /// The directory to hand to the processes of a tenant, as of now.
+    /// Returns the directory to hand to the processes of a tenant, checked at this moment.
     pub fn client_directory(&self, name: &TenantDirectory) -> Result<ClientDirectory, Blocker> {
         let mut inner = self.inner();
         let Some(entry) = inner.entries.get_mut(name) else {
@@ -374,14 +374,14 @@ impl Handouts {
         self.directory_of(name, entry)
     }
 
-    /// The directories through which processes reach their daemons now: those with a placeholder are not among them.
+    /// Returns the directories through which processes reach their daemons now, without those that have a placeholder.
     pub fn open_directories(&self) -> BTreeMap<TenantDirectory, ClientDirectory> {
         let inner = self.inner();
         let owned = inner.entries.iter().filter(|(_, entry)| entry.daemon.is_some() && entry.is_open());
         owned.filter_map(|(name, entry)| Some((name.clone(), self.directory_of(name, entry).ok()?))).collect()
     }
 
-    /// Changes whenever [`Self::open_directories`] may have changed.
+    /// Subscribes to changes: the value changes whenever [`Self::open_directories`] may have changed.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -396,14 +396,14 @@ impl Handouts {
         }
     }
 
-    /// What there is to say of a tenant's directory.
+    /// Returns the state of a tenant's directory.
     pub fn status(&self, name: &TenantDirectory) -> DirectoryStatus {
         let inner = self.inner();
         let Some(entry) = inner.entries.get(name) else { return DirectoryStatus::default() };
         DirectoryStatus { waiting: entry.queue.waiting(), problem: entry.problem.clone() }
     }
 
-    /// Where tenants' directories are.
+    /// Returns the path in which the directories of tenants are.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -426,7 +426,7 @@ impl Handouts {
         }
     }
 
-    /// Makes a directory what it should be; what blocks it is kept as its problem.
+    /// Applies a handout to a directory, and keeps what blocks it as the directory's problem.
     fn apply(&self, name: &TenantDirectory, entry: &mut TenantEntry, handout: &Handout) {
         let path = self.root.join(name.as_str());
         let before = (entry.is_open(), entry.problem.is_some());
@@ -439,7 +439,7 @@ impl Handouts {
                 Some(problem)
             }
             (Ok(()), Handout::Open(control)) => self.open(name, entry, control, &path).err().inspect(|_| {
-                // What was there before may lead outside MPS.
+                // The socket that was there before may lead outside MPS.
                 let _ = self.close(name, entry, &Handout::Refuse, &path);
             }),
             (Ok(()), closed) => self.close(name, entry, closed, &path).err(),
@@ -465,7 +465,7 @@ impl Handouts {
         entry.queue.decide(ClientDecision::Forward(socket));
         entry.placed = None;
         if entry.spare.is_none() && self.greeting.receiver_count() < 3 * SPARES {
-            // Without one, it is made when it is needed.
+            // If this fails, a placeholder is made when it is needed.
             entry.spare = Placeholder::bind(&self.spare(name), &entry.queue).ok();
         }
         Ok(())
@@ -494,7 +494,7 @@ impl Handouts {
                     Blocker { reason: ConditionReason::NoPlaceholder, message }
                 })?,
             };
-            // Decided first: who comes to the new one must not be sent to a dead daemon.
+            // Decided first: clients of the new placeholder must not be sent to a dead daemon.
             entry.queue.decide(decision.clone());
             directory::replace(&between, path)?;
             entry.placed = Some(placeholder);
@@ -507,12 +507,12 @@ impl Handouts {
         self.unplaced().join(name.as_str())
     }
 
-    /// Where sockets are before they are in a tenant's directory: nobody else connects to them there.
+    /// Returns the directory of sockets that are not in a tenant's directory yet: nobody else connects to them there.
     fn unplaced(&self) -> PathBuf {
         self.root.join(".new")
     }
 
-    /// Closes the tenants of a daemon as soon as its control process dies, whatever its driver does meanwhile.
+    /// Closes the tenants of a daemon as soon as its control process dies, whatever its driver is doing.
     fn guard(self: &Arc<Self>, daemon: DaemonName, control: &ControlSocket) -> AbortHandle {
         let (handouts, identity, socket) = (Arc::clone(self), control.identity, control.pipe.join(SOCKET));
         if !self.greeting_requested.swap(true, Ordering::AcqRel) {
@@ -526,7 +526,7 @@ impl Handouts {
         task.abort_handle()
     }
 
-    /// Learns the greeting of daemons here, which NVIDIA documents nowhere.
+    /// Learns the greeting of the daemons on this host, which NVIDIA does not document.
     async fn learn_greeting(&self, daemon: &DaemonName, socket: &Path) {
         match handshake::greeting_of(socket).await {
             Ok(Some(greeting)) if greeting != handshake::GREETING => {
@@ -542,17 +542,17 @@ impl Handouts {
     }
 
     fn inner(&self) -> MutexGuard<'_, HandoutState> {
-        // A panic elsewhere leaves each entry as it was before or after one step, and the next check mends it.
+        // A panic elsewhere leaves each entry as it was before or after one step, and the next check repairs it.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where the directories of tenants are in a runtime directory.
+/// Returns the path of the tenants' directories in a runtime directory.
 pub fn root(runtime_dir: &Path) -> PathBuf {
     runtime_dir.join("tenants")
 }
 
-/// Whether a hard link is impossible, and not merely missing.
+/// Returns true if a hard link is impossible, and not merely missing.
 fn is_without_link(problem: &Blocker) -> bool {
     matches!(problem.reason, ConditionReason::OtherFileSystem | ConditionReason::LinkNotPermitted)
 }

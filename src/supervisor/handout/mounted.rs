@@ -1,4 +1,4 @@
-//! Whose directory the processes in a container have, by what is mounted there.
+//! The tenants' directories of processes in containers, according to their mounts.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use crate::domain::client::MountedDirectories;
 use crate::host::mounts::{LocalMounts, MountSource, lives_elsewhere};
 
 impl Handouts {
-    /// The tenants' directories that processes in other mount namespaces have mounted, by process; blocks. Of a process that could
-    /// have mounted one without being root here, there are none.
+    /// Returns the tenants' directories that processes in other mount namespaces have mounted, by process; blocks. A process
+    /// that could have mounted one itself, without being root here, gets none.
     pub fn mounted_in(&self, processes: impl IntoIterator<Item = u32>) -> BTreeMap<u32, MountedDirectories> {
         let elsewhere: Vec<u32> = processes.into_iter().filter(|pid| lives_elsewhere(*pid)).collect();
         if elsewhere.is_empty() {

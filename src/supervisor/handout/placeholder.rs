@@ -2,7 +2,7 @@
 //!
 //! It greets every client, as a daemon does: a client that was greeted never runs outside MPS ([`crate::mps::handshake`]).
 //! Then the client waits until the daemon may be used again, and is admitted there as if it had come later; or it is refused,
-//! which ends its `cuInit` with an error. It is refused too when it has waited too long, and when this manager ends.
+//! which ends its `cuInit` with an error. A client is also refused when it has waited too long, and when this manager ends.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -18,16 +18,16 @@ use crate::domain::tenant::WaitingProcess;
 use crate::host::seqpacket::{Connection, Listener};
 use crate::mps::handshake;
 
-/// How long a placeholder that was replaced still accepts clients that resolved its name before.
+/// Time for which a placeholder that was replaced still accepts clients that resolved its name before.
 const LATE: Duration = Duration::from_secs(2);
-/// How long a connection may take to say what it wants.
+/// Time that a connection may take to send its request.
 const SPEAKS: Duration = Duration::from_secs(30);
-/// Connections of a tenant at a time; more are refused.
+/// Most connections of a tenant at a time; further ones are refused.
 const CONNECTIONS: usize = 256;
-/// Pause after an accept that failed, as for want of file descriptors.
+/// Pause after a failed accept, for instance for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What becomes of a client.
+/// Decision about a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ClientDecision {
     /// It waits.
@@ -38,7 +38,7 @@ pub(super) enum ClientDecision {
     Forward(PathBuf),
 }
 
-/// Who waits, and what becomes of them; shared by all placeholders of a tenant.
+/// Waiting clients of a tenant and the decision about them; shared by all placeholders of the tenant.
 #[derive(Debug, Clone)]
 pub(super) struct Queue {
     decision: watch::Sender<ClientDecision>,
@@ -46,7 +46,7 @@ pub(super) struct Queue {
     places: Arc<Semaphore>,
     /// Longest wait.
     timeout: Duration,
-    /// The greeting that daemons use.
+    /// Greeting that daemons use.
     greeting: watch::Receiver<Vec<u8>>,
     clock: Clock,
 }
@@ -64,7 +64,7 @@ impl Queue {
         }
     }
 
-    /// Decides what becomes of those who wait, and of those who come.
+    /// Sets the decision for the clients that wait and those that come.
     pub(super) fn decide(&self, decision: ClientDecision) {
         self.decision.send_if_modified(|now| {
             let other = *now != decision;
@@ -81,7 +81,7 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Attends to one connection, to its end.
+    /// Serves one connection until it ends.
     async fn serve_connection(&self, connection: Connection) -> io::Result<()> {
         let greeting = self.greeting.borrow().clone();
         let received = tokio::time::timeout(SPEAKS, handshake::receive(&connection, &greeting)).await;
@@ -102,14 +102,14 @@ impl Queue {
         };
         let decided = tokio::select! {
             decided = tokio::time::timeout(self.timeout, decided) => decided.ok().flatten(),
-            // It has nothing to say here: it is gone.
+            // The client has nothing to send at this point: it is gone.
             _ = connection.receive() => return Ok(()),
         };
         match decided {
             Some(ClientDecision::Forward(control)) => {
                 handshake::forward(&connection, request, &control).await
             }
-            // By the end of its connection.
+            // The client is refused by the end of its connection.
             _ => {
                 tracing::info!(pid, uid = entry.uid, "refused a client that came to a placeholder");
                 Ok(())
@@ -118,7 +118,7 @@ impl Queue {
     }
 }
 
-/// An entry of the list, for as long as it is true.
+/// Entry of a client in the list of waiting ones, for as long as it lives.
 struct Listed<'q> {
     queue: &'q Queue,
     entry: WaitingProcess,
@@ -140,7 +140,7 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// A socket of a tenant on which this manager answers.
+/// Socket of a tenant on which this manager answers.
 #[derive(Debug)]
 pub(super) struct Placeholder {
     retired: CancellationToken,
@@ -149,7 +149,7 @@ pub(super) struct Placeholder {
 }
 
 impl Placeholder {
-    /// Listens at a path; whatever was there is removed.
+    /// Listens at a path, and removes any file that is there.
     pub(super) fn bind(path: &Path, queue: &Queue) -> io::Result<Self> {
         let _ = fs::remove_file(path);
         let listener = Listener::bind(path)?;
@@ -158,7 +158,7 @@ impl Placeholder {
         Ok(Self { retired, inode: inode(path)? })
     }
 
-    /// Whether its socket is what has this name.
+    /// Returns true if the file at this path is its socket.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         inode(path).is_ok_and(|inode| inode == self.inode)
     }
@@ -192,7 +192,7 @@ async fn serve(listener: Listener, queue: Queue, retired: CancellationToken) {
                 tokio::spawn(async move {
                     let served = match &place {
                         Ok(_place) => queue.serve_connection(connection).await,
-                        // Greeted, so that it does not run outside MPS.
+                        // Greeted, so that the client does not run outside MPS.
                         Err(_full) => handshake::greet(&connection, &queue.greeting.borrow()),
                     };
                     if let Err(error) = served {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     impl Host {
-        /// A client that was greeted and has said what it wants.
+        /// Connects a client, which was greeted and has sent its request.
         async fn client(&self) -> Connection {
             let connection = Connection::connect(&self.home.path().join("control")).expect("connected");
             assert_eq!(next(&connection).await.expect("greeted").bytes, b"OUTBHELL\0");

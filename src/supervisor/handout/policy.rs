@@ -1,4 +1,4 @@
-//! Whose a daemon's socket is, and when it is handed out. Pure.
+//! Rules for handing out a daemon's socket: to which tenants, and when. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,27 +7,27 @@ use crate::domain::daemon::Phase;
 use crate::domain::plan::{Desired, DesiredVersion, DirectoryTenant, OtherUsers};
 use crate::domain::{DaemonName, TenantDirectory};
 
-/// The tenants of a daemon as of a commit.
+/// Tenants of a daemon as of a commit.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct DaemonTenants<'d> {
     pub(super) daemon: &'d DaemonName,
     pub(super) version: DesiredVersion,
-    /// Whether the daemon takes clients.
+    /// True if the daemon takes clients.
     pub(super) admits: bool,
     pub(super) directories: &'d BTreeMap<TenantDirectory, DirectoryTenant>,
-    /// Who may pass through them beside their tenants' users.
+    /// Users who may pass through the directories besides their tenants' users.
     pub(super) others: &'d OtherUsers,
-    /// Those of them that are drained.
+    /// Directories of tenants that are drained.
     pub(super) draining: &'d BTreeSet<TenantDirectory>,
 }
 
-/// Where no tenant is drained.
+/// Empty set, for daemons without drained tenants.
 pub(super) static NONE_DRAINING: BTreeSet<TenantDirectory> = BTreeSet::new();
-/// Where nobody else may pass.
+/// No other users, for daemons that only their tenants' users may reach.
 pub(super) static NO_OTHERS: OtherUsers = OtherUsers { users: Vec::new(), everyone: false };
 
 impl<'d> DaemonTenants<'d> {
-    /// Those of a daemon that takes no clients until anything else is announced of it.
+    /// Describes the tenants of a daemon that takes no clients until another state is announced.
     pub(in super::super) fn refused(
         daemon: &'d DaemonName,
         directories: &'d BTreeMap<TenantDirectory, DirectoryTenant>,
@@ -50,22 +50,23 @@ impl<'d> From<&'d Desired> for DaemonTenants<'d> {
     }
 }
 
-/// Whether a daemon takes clients, in any phase.
+/// Returns true if a daemon may take clients at all, in whatever phase it is.
 pub(super) fn admits(desired: &Desired) -> bool {
     desired.running && desired.schedulable && desired.maintenance.is_none()
 }
 
-/// What the processes of a daemon's tenants get while it takes clients, by its phase; `control` is its control process.
+/// Returns the handout for the tenants of a daemon that takes clients, by its phase; `control` is its control process.
 ///
-/// Whether it takes any is decided by what was committed last ([`admits`]): so a daemon that is uncordoned is open before the caller
-/// has the answer, and not only once its driver has read it. A daemon whose settings are being changed stays as it was: it serves by those it had, and no client is held up. One that was
-/// started holds nothing before it was read back, and is closed until it is ready for the first time.
+/// The last committed state decides whether it takes any ([`admits`]). An uncordoned daemon is thus open before the caller
+/// has the answer, and not only once its driver has read the state. A daemon whose settings are being changed stays as it
+/// was: it serves with the previous settings, and no client is held up. A daemon that was started has no settings before they
+/// were read back, and is closed until it is ready for the first time.
 pub(in super::super) fn handout(phase: Phase, desired: &Desired, control: Option<ControlSocket>) -> Handout {
     match (phase, control) {
         _ if !desired.running => Handout::Refuse,
         (Phase::Ready, Some(control)) => Handout::Open(control),
         (Phase::Applying | Phase::Wedged | Phase::Unknown, _) => Handout::Unchanged,
-        // It is back in a moment.
+        // The daemon is back in a moment.
         (Phase::Starting | Phase::BackOff | Phase::Stopping, _) => Handout::Wait,
         _ => Handout::Refuse,
     }

@@ -1,29 +1,29 @@
-//! What the processes of tenants meet at the socket of their daemon.
+//! Handouts: the socket or placeholder that the processes of tenants find.
 
 use std::path::PathBuf;
 
 use crate::host::Identity;
 
-/// What the processes of a daemon's tenants meet.
+/// Handout of a daemon to the processes of its tenants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::supervisor) enum Handout {
-    /// The daemon's socket.
+    /// Socket of the daemon.
     Open(ControlSocket),
-    /// A placeholder at which they wait for the daemon.
+    /// Placeholder at which they wait for the daemon.
     Wait,
-    /// A placeholder that refuses them.
+    /// Placeholder that refuses them.
     Refuse,
-    /// Whatever it was.
+    /// No change of the present handout.
     Unchanged,
 }
 
-/// The socket of a control process.
+/// Socket of a control process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::supervisor) struct ControlSocket {
-    /// The process.
+    /// Control process.
     pub(in crate::supervisor) identity: Identity,
-    /// Its pipe directory.
+    /// Pipe directory of the process.
     pub(in crate::supervisor) pipe: PathBuf,
-    /// Whether it is in a directory of another program, as an adopted one is.
+    /// True if it is in a directory of another program, as that of an adopted process.
     pub(in crate::supervisor) foreign: bool,
 }

@@ -41,7 +41,7 @@ fn tenants(names: &[&str]) -> BTreeMap<TenantDirectory, DirectoryTenant> {
 }
 
 impl Host {
-    /// A socket as of a control process, which this process is.
+    /// Makes the socket of a control process, which is this process.
     fn control(&self) -> (UnixListener, ControlSocket) {
         self.control_of(&self.daemon)
     }
@@ -55,7 +55,7 @@ impl Host {
         (listener, ControlSocket { identity, pipe, foreign: false })
     }
 
-    /// Tenants that are committed, and what their driver makes of it.
+    /// Announces these tenants, and applies the handout of their driver.
     fn set(&self, names: &[&str], handout: Handout) {
         self.generation.set(self.generation.get() + 1);
         self.announce(&self.daemon, self.generation.get(), names);
@@ -118,9 +118,9 @@ impl Host {
 
 const A: &str = "aaaaaaaaaa";
 const B: &str = "bbbbbbbbbb";
-/// Of one test: a directory counts as held by the name that processes of any test have in their environment.
+/// Directory used by one test only: processes of any test hold a directory if its name is in their environment.
 const C: &str = "cccccccccc";
-/// That of a job that has ended.
+/// Directory of a job that has ended.
 const ENDED: &str = "dddddddddd";
 
 #[tokio::test]
@@ -130,10 +130,10 @@ async fn announced_tenant_outlives_an_older_generation() {
     host.announce(&host.daemon, 1, &[A]);
     host.drive(&host.daemon, 1, Handout::Open(control.clone()));
     host.announce(&host.daemon, 2, &[A, B]);
-    // The driver still acts on what was desired before.
+    // The driver still acts on the earlier desired state.
     host.drive(&host.daemon, 1, Handout::Open(control.clone()));
     assert!(host.is_open(A, &control) && host.shown(B) == Some(Handout::Wait));
-    // Published late, by a writer that committed earlier.
+    // A state that was committed earlier is published late.
     host.announce(&host.daemon, 1, &[A]);
     host.drive(&host.daemon, 2, Handout::Open(control.clone()));
     assert!(host.is_open(A, &control) && host.is_open(B, &control));
@@ -155,7 +155,7 @@ async fn commit_closes_before_the_driver_reads_it() {
         host.drive(&host.daemon, 1, stale);
         assert!(host.shown(A) == Some(Handout::Refuse) && host.has_placeholder(A));
     }
-    // It is uncordoned: open at once, as the driver left it.
+    // It is uncordoned: the directory opens at once, as the driver left it.
     host.drive(&host.daemon, 3, Handout::Open(control.clone()));
     assert!(host.has_placeholder(A));
     host.announce(&host.daemon, 4, &[A]);
@@ -256,7 +256,7 @@ async fn drained_tenant_is_closed_until_undrained() {
     host.drive(&host.daemon, 2, Handout::Open(control.clone()));
     assert!(host.has_placeholder(A), "whatever its driver says");
     host.handouts.finish(&directory(A));
-    // The next manager finds it so, which keeps the others' links.
+    // The next manager finds this state, which keeps the others' links.
     let next = Handouts::new(host.home.path(), TIMEOUT, Clock::system());
     let of_next = DaemonTenants {
         others: &NO_OTHERS,
@@ -347,7 +347,7 @@ async fn directory_of_a_deleted_tenant_stays_while_held() {
     assert!(!host.is_open(A, &control) && host.path(A).join(SOCKET).exists(), "a placeholder");
     let mut holder =
         std::process::Command::new("sleep").arg("600").env(PIPE_ENV, host.path(A)).spawn().expect("sleep");
-    // Not before its environment is its own.
+    // The holder's environment is its own only once it runs.
     while !having(PIPE_ENV).iter().any(|(id, _)| id.pid == holder.id()) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

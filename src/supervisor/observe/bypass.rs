@@ -1,9 +1,10 @@
 //! Processes that use a GPU of a daemon outside MPS: no limit holds them. Pure.
 //!
-//! The driver's list of processes is the evidence. The incident is open while there are some, whatever is written: for a minute after an event
-//! that names some, further ones are quiet, which change the incident and are not written. Those that came meanwhile, also those that are
-//! gone by then, are named after it, so that processes that come and go all the time make no more than two events a minute. While the
-//! daemon does not run, or its clients are not known, those that are known are followed and no others are taken for one.
+//! The driver's list of processes is the evidence. The incident is open while such processes exist, whichever events are
+//! written. For a minute after an event that names processes, events about further ones are quiet: they change the incident
+//! and are not written. After that minute an event names the processes that appeared meanwhile, including those that are gone
+//! again. Processes that come and go all the time thus make no more than two events a minute. While the daemon does not run,
+//! or its clients are not known, known bypasses are followed and no other process is taken for one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,32 +15,32 @@ use crate::domain::event::{DomainEvent, NewEvent};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
 
-/// The most that wait to be named; the others are counted.
+/// Most processes that wait to be named; further ones are counted.
 const UNNAMED: usize = 256;
-/// The shortest time between two events about processes that appeared, in milliseconds.
+/// Shortest time between two events about processes that appeared, in milliseconds.
 const QUIET_MS: i64 = 60_000;
 
-/// The processes that use the GPUs of one daemon outside MPS.
+/// Processes that use the GPUs of one daemon outside MPS.
 #[derive(Debug, Default)]
 pub(crate) struct Bypasses {
     present: BTreeMap<(u32, u64), Bypass>,
-    /// Those that no event has named yet; some may be gone.
+    /// Processes that no event has named yet; some may be gone.
     unnamed: Vec<((u32, u64), Bypass)>,
-    /// How many more there were.
+    /// Number of unnamed processes beyond those.
     further: usize,
-    /// Those that were there when an event named some last.
+    /// Processes that were present when an event last named some.
     reported: BTreeSet<(u32, u64)>,
-    /// Those that the incident has as present.
+    /// Processes that the incident lists as present.
     in_incident: BTreeSet<(u32, u64)>,
-    /// When that was.
+    /// Time of the last event that named some.
     named_at: Option<i64>,
-    /// Whether the last event says that there are some, a quiet one included.
+    /// Kind of the event by which the open incident was announced; `None` if none is open.
     announced: Option<Announcement>,
-    /// Whether that event is an earlier manager's, and nothing was observed since.
+    /// True if that event came from an earlier manager and nothing was observed since.
     inherited: bool,
 }
 
-/// How it was said that there are some.
+/// Kind of the event that announced an incident: written to the journal, or quiet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Announcement {
     Written,
@@ -47,7 +48,7 @@ enum Announcement {
 }
 
 impl Bypasses {
-    /// Those of a daemon of which an earlier manager reported some, or none.
+    /// Creates the state of a daemon for which an earlier manager reported bypasses, or none.
     pub(crate) fn reported(announced: bool) -> Self {
         Self {
             announced: announced.then_some(Announcement::Written),
@@ -56,20 +57,20 @@ impl Bypasses {
         }
     }
 
-    /// Whether there is nothing to follow and nothing to say.
+    /// Returns true if there is nothing to follow and nothing to report.
     pub(crate) fn is_empty(&self) -> bool {
         self.present.is_empty() && self.unnamed.is_empty()
     }
 
-    /// The daemon does not run, or its clients are not known: of what the driver lists now, only processes that are known to be
-    /// outside MPS count.
+    /// Takes the driver's list while the daemon does not run or its clients are not known: only processes that are known to
+    /// be outside MPS count. Returns the events to report.
     pub(crate) fn follow(
         &mut self,
         daemon: &DaemonName,
         mut now: BTreeMap<Identity, Bypass>,
         at: i64,
     ) -> Vec<NewEvent> {
-        // Which of them an earlier manager reported is not known.
+        // It is not known which of them an earlier manager reported.
         if self.inherited {
             return Vec::new();
         }
@@ -77,7 +78,7 @@ impl Bypasses {
         self.observe(daemon, now, at)
     }
 
-    /// Takes what the driver lists now; gives what there is to say of it.
+    /// Takes the driver's list of processes outside MPS, and returns the events to report.
     pub(crate) fn observe(
         &mut self,
         daemon: &DaemonName,
@@ -137,7 +138,7 @@ impl Bypasses {
         events
     }
 
-    /// That there are some, for the daemon's status.
+    /// Returns the condition for the daemon's status, if such processes are present.
     pub(crate) fn condition(&self, desired: &Desired) -> Option<Condition> {
         if self.present.is_empty() {
             return None;
@@ -181,12 +182,12 @@ mod tests {
         pids.iter().map(|pid| (Identity { pid: *pid, start_time: 1 }, bypass(*pid))).collect()
     }
 
-    /// The events that are written.
+    /// Returns the types of the events that are written.
     fn kinds(events: &[NewEvent]) -> Vec<EventType> {
         events.iter().filter(|event| !event.is_quiet).map(|event| event.event.kind()).collect()
     }
 
-    /// Those that change the incident alone.
+    /// Returns the types of the quiet events, which only change the incident.
     fn quiet(events: &[NewEvent]) -> Vec<EventType> {
         events.iter().filter(|event| event.is_quiet).map(|event| event.event.kind()).collect()
     }
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(kinds(&events), [EventType::BypassChanged]);
         assert!(events[0].event.message().contains("1 is left: process 12"), "{}", events[0].event.message());
         assert!(bypasses.observe(&name(), listed(&[12]), 200_000).is_empty(), "once");
-        // Those who came say it as well.
+        // An event about appeared processes reports the end of others as well.
         let events = bypasses.observe(&name(), listed(&[13]), 300_000);
         assert_eq!(kinds(&events), [EventType::BypassAppeared]);
         assert!(bypasses.observe(&name(), listed(&[13]), 400_000).is_empty());
@@ -251,7 +252,7 @@ mod tests {
         }
         assert_eq!(kinds(&events).len(), 20, "two a minute for ten minutes");
         assert_eq!(quiet(&events).len(), 2 * 590, "the incident is open for each");
-        // One that came in a quiet minute is named after it.
+        // A process that came in a quiet minute is named after it.
         let within = bypasses.observe(&name(), listed(&[9]), 599_900);
         assert_eq!((kinds(&within), quiet(&within)), (vec![], vec![EventType::BypassAppeared]));
         let late = bypasses.observe(&name(), listed(&[9]), 700_000);

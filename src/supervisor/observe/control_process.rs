@@ -1,4 +1,4 @@
-//! What identifies a control process: the token of its start, and what it was started with.
+//! Identity of a control process: the token of its start, and the settings that it was started with.
 
 use crate::domain::GpuUuid;
 use crate::domain::client::ClientId;
@@ -25,7 +25,7 @@ impl From<&Server> for Identity {
     }
 }
 
-/// What an adopted process was started with, from /proc.
+/// Reads from /proc the settings that an adopted process was started with.
 pub(crate) fn shape(identity: Identity) -> ControlProcess {
     let visible = host::process::variable(identity.pid, "CUDA_VISIBLE_DEVICES");
     let visible = visible.and_then(|value| value.into_string().ok());
@@ -43,7 +43,7 @@ pub(crate) fn shape(identity: Identity) -> ControlProcess {
     }
 }
 
-/// 128 random bits, so that no other process carries them by chance.
+/// Returns 128 random bits in hexadecimal, so that no other process carries them by chance.
 pub fn token() -> String {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the kernel has random bytes once it has booted");

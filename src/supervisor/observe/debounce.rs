@@ -1,36 +1,37 @@
-//! When a line of a log wakes a poll: soon, and yet not ten times a second forever. Pure.
+//! Debouncing of the polls that log lines request: soon, but not ten times a second forever. Pure.
 
 /// Pause from a log line to the poll that it triggers: lines come in bursts.
 const DEBOUNCE_MS: i64 = 30;
-/// Pause from a poll to the next one that a log line asks for.
+/// Shortest pause between a poll and the next one that a log line requests.
 const GAP_MS: i64 = 100;
-/// What each such poll costs, and what may be run up: nine in a second for some seconds, and some six a second for as long as
-/// lines come, which is often enough for each change to be seen within 250 ms.
+/// Cost of a poll that a log line requests. Costs may add up to [`CREDIT_MS`] in advance. This allows nine polls a second for
+/// some seconds, and about six a second for as long as lines come, which is often enough for each change to be seen within
+/// 250 ms.
 const COST_MS: i64 = 160;
 const CREDIT_MS: i64 = 1_000;
 
-/// What log lines ask for.
+/// Schedule of the polls that log lines request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PollDebounce {
     polled_at: i64,
     at: Option<i64>,
-    /// When everything that was run up is paid.
+    /// Time at which the cost of all past polls is paid.
     paid_at: i64,
 }
 
 impl PollDebounce {
-    /// A log line shows that something has happened.
+    /// Requests a poll, since a log line shows that something has happened.
     pub(crate) fn wake(&mut self, now: i64) {
         let at = (self.polled_at + GAP_MS).max(self.paid_at - CREDIT_MS).max(now + DEBOUNCE_MS);
         self.at = Some(self.at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// When a poll is requested; far away when none is.
+    /// Returns the time of the requested poll, or the far future if none is requested.
     pub(crate) fn at(&self) -> i64 {
         self.at.unwrap_or(i64::MAX)
     }
 
-    /// A poll ended.
+    /// Notes that a poll has ended.
     pub(crate) fn polled(&mut self, now: i64) {
         if self.at.take().is_some() {
             self.paid_at = self.paid_at.max(now) + COST_MS;
@@ -38,7 +39,7 @@ impl PollDebounce {
         self.polled_at = now;
     }
 
-    /// Nothing is requested any more.
+    /// Drops the request.
     pub(crate) fn forget(&mut self) {
         self.at = None;
     }
@@ -48,7 +49,7 @@ impl PollDebounce {
 mod tests {
     use super::*;
 
-    /// How many polls are made in so long while lines come all the time, each poll taking 10 ms.
+    /// Returns the number of polls between two times if lines come all the time and each poll takes 10 ms.
     fn polls(debounce: &mut PollDebounce, from: i64, to: i64) -> usize {
         let (mut now, mut count) = (from, 0);
         loop {

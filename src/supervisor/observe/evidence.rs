@@ -1,65 +1,65 @@
-//! What is found around a daemon: the evidence by which a failed poll is diagnosed, and what runs out.
+//! Evidence about a daemon's surroundings, by which a failed poll is diagnosed, and shortages of resources.
 
 use crate::domain::wedge::WedgeSettings;
 use crate::host::Identity;
 use crate::mps::process::ForeignCaller;
 use crate::supervisor::reconcile::remedy::Remedy;
 
-/// What was found around a daemon that could not be read.
+/// Evidence about a daemon that could not be read.
 #[derive(Debug, Clone, Default)]
 pub struct DiagnosisEvidence {
-    /// Control processes of others in its pipe directory.
+    /// Control programs of others that are connected in its pipe directory.
     pub callers: Vec<ForeignCaller>,
-    /// Those of them that lived on while all the others came and went.
+    /// Callers that lived on while all the others came and went.
     pub held: Vec<Identity>,
-    /// Its own stopped processes: what they are, and which.
+    /// Its own stopped processes, each with its kind and PID.
     pub stopped: Vec<(&'static str, u32)>,
-    /// Its stopped clients.
+    /// PIDs of its stopped clients.
     pub stopped_clients: Vec<u32>,
     /// Its own processes that are near their limit on open files.
     pub files: Vec<FileShortage>,
-    /// Its servers, as /proc shows them.
+    /// Its servers, according to /proc.
     pub servers: Vec<Identity>,
-    /// Those of them that server.log shows to hang over a client that died while it connected.
+    /// Servers that hang, according to server.log, because a client died while it connected.
     pub hung: Vec<Identity>,
-    /// The processes that have a context in those, or in its servers where none is shown to hang; `None` where that is not known.
+    /// PIDs of the processes with a context in the hung servers, or in all its servers if none is known to hang; `None` if unknown.
     pub connected: Option<Vec<u32>>,
-    /// The processes that wait to get a context.
+    /// PIDs of the processes that wait for a context.
     pub waiting: Vec<u32>,
-    /// Whether a process waited at any time since the daemon fell silent, which may be gone.
+    /// True if a process waited at any time since the daemon fell silent; it may be gone.
     pub waited: bool,
-    /// What is done about it.
+    /// Remedy to apply.
     pub remedy: Remedy,
-    /// What its spec says of that.
+    /// Settings of its spec for servers that hang.
     pub wedge: WedgeSettings,
-    /// Its pipe directory.
+    /// State of its pipe directory.
     pub pipes: Pipes,
 }
 
 impl DiagnosisEvidence {
-    /// Whether its server is what keeps the daemon from answering, and nothing that may pass by itself.
+    /// Returns true if its server keeps the daemon from answering, and nothing that may pass by itself does.
     pub(crate) fn shows_hung_server(&self) -> bool {
         let waits = (self.waited || !self.waiting.is_empty()) && !self.servers.is_empty();
         !self.is_explained() && (!self.hung.is_empty() || waits)
     }
 
-    /// Whether something else explains a daemon that does not answer: a stopped process of its own may be continued, and one
-    /// that has no files left is not healed by the end of a server.
+    /// Returns true if something else explains why the daemon does not answer. A stopped process of its own may be continued,
+    /// and a process that has no files left is not cured by the end of a server.
     pub fn is_explained(&self) -> bool {
         !self.stopped.is_empty() || !self.files.is_empty()
     }
 }
 
-/// A process that is near its limit on open files.
+/// Process that is near its limit on open files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileShortage {
-    /// What it is.
+    /// Kind of the process.
     pub what: &'static str,
-    /// Its process ID.
+    /// PID of the process.
     pub pid: u32,
-    /// Files that it has open.
+    /// Number of files that it has open.
     pub open: u64,
-    /// Files that it may have open.
+    /// Number of files that it may have open.
     pub limit: u64,
 }
 
@@ -75,37 +75,37 @@ impl std::fmt::Display for FileShortage {
     }
 }
 
-/// What is left of a pipe directory whose daemon runs.
+/// State of the pipe directory of a running daemon.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Pipes {
-    /// All that clients need.
+    /// Everything that clients need is there.
     #[default]
     Whole,
-    /// Something that they need is gone, in words.
+    /// Something that clients need is gone, in words.
     Lost(String),
 }
 
-/// Whatever runs out around a daemon before it fails.
+/// Resources around a daemon that are running out, seen before it fails.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResourceShortages {
-    /// Bytes left on the file system of the logs, where that is too few.
+    /// Bytes left on the file system of the logs, if that is too few.
     pub log_room: Option<u64>,
     /// Processes that are near their limit on open files.
     pub files: Vec<FileShortage>,
 }
 
-/// What the logs say, and what counts only where /proc agrees.
+/// Evidence from the logs, which counts only where /proc agrees.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LogEvidence {
-    /// Servers that hang.
+    /// PIDs of servers that hang.
     pub(crate) hung: Vec<u32>,
-    /// Processes that have a context, each with its server, and those that have left.
+    /// Processes that have a context, each with its server. `left` are the processes that have left.
     pub(crate) connected: Vec<(u32, u32)>,
     pub(crate) left: Vec<u32>,
-    /// Living processes that wait to get a context.
+    /// Living processes that wait for a context.
     pub(crate) waiting: Vec<u32>,
-    /// Whether there is such a process, or was one that ended before it got a context.
+    /// True if such a process exists, or one ended before it got a context.
     pub(crate) waited: bool,
-    /// Servers of which every client is known.
+    /// Servers whose clients are all known.
     pub(crate) followed: Vec<u32>,
 }

@@ -1,11 +1,11 @@
-//! What a memory limit really is, when its getter shows only part of it.
+//! The exact value of a memory limit, of which its getter shows only part.
 //!
-//! From 1 GiB on the getter prints whole GiB, rounded down: `1536M` reads back as `1G`, and so does `1025M`
-//! (recording 12). A server writes the exact bytes to server.log when it takes a limit; of a default only
-//! the getter says anything. So an exact value is one that server.log, our own last write or a later command of another program in
-//! control.log vouches for, and that the getter does not contradict; anything else counts as unknown and is written
-//! once, after which it is known. A percentage is printed with one decimal: one of another program's that has more counts
-//! as unknown as well.
+//! From 1 GiB on the getter prints whole GiB, rounded down: `1536M` reads back as `1G`, and so does `1025M` (recording 12). A
+//! server writes the exact bytes to server.log when it takes a limit; for a default limit the getter is the only source. A
+//! value is therefore exact if server.log, this manager's last write or a later command of another program in control.log
+//! vouches for it and the getter does not contradict it. Any other value counts as unknown and is written once, after which
+//! it is known. A percentage is printed with one decimal: a percentage of another program that has more decimals counts as
+//! unknown too.
 
 use std::collections::BTreeMap;
 
@@ -18,36 +18,36 @@ use crate::domain::plan::Desired;
 
 const GIB: u64 = 1024 * MIB;
 
-/// Which limit: of servers to come (`None`) or of the server with this PID, on the GPU with this ordinal.
+/// Key of a limit: of future servers (`None`) or of the server with this PID, on the GPU with this ordinal.
 type Key = (Option<u32>, usize);
 
-/// A limit that this driver wrote.
+/// Limit that this driver wrote.
 #[derive(Debug, Clone, Copy)]
 enum LimitWrite {
-    /// No poll has seen the daemon since.
+    /// No poll has seen the daemon since the write began.
     Begun,
-    /// A poll has; `None` took the limit away.
+    /// A poll has seen the daemon since; `None` if the write removed the limit.
     Done(Option<MemoryLimit>),
 }
 
-/// The limits that this driver wrote to the present control process, each confirmed by a poll.
+/// Limits that this driver wrote to the present control process, each confirmed by a poll.
 #[derive(Debug, Default)]
 pub(crate) struct WrittenLimits {
     limits: BTreeMap<Key, LimitWrite>,
-    /// What an earlier manager had read back from this process, for all that is not in `limits`.
+    /// Limits that an earlier manager had read back from this process; they apply where `limits` has no entry.
     adopted: Vec<Option<MemoryLimit>>,
 }
 
-/// The exact bytes that servers wrote to server.log, the latest for each server and GPU.
+/// Exact bytes that servers wrote to server.log, the latest for each server and GPU.
 pub(crate) type LoggedLimits = BTreeMap<(u32, usize), u64>;
 
 impl WrittenLimits {
-    /// Forgets everything: there is another control process.
+    /// Forgets everything, for another control process.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// An earlier manager had read these limits back from the control process that was found.
+    /// Takes over the limits that an earlier manager had read back from the control process that was found.
     pub(crate) fn adopt(&mut self, limits: Vec<Option<MemoryLimit>>) {
         *self = Self { limits: BTreeMap::new(), adopted: limits };
     }
@@ -60,14 +60,14 @@ impl WrittenLimits {
         }
     }
 
-    /// These settings are about to be written; until a poll has seen them, nothing is known of them.
+    /// Notes that these settings are about to be written: nothing is known of them until a poll has seen them.
     pub(crate) fn begin(&mut self, wrong: &[SettingDifference]) {
         for key in wrong.iter().filter_map(key) {
             self.limits.insert(key, LimitWrite::Begun);
         }
     }
 
-    /// The poll after the writing saw the daemon.
+    /// Notes that the poll after the write saw the daemon.
     pub(crate) fn done(&mut self, wrong: &[SettingDifference], desired: &Desired) {
         for key in wrong.iter().filter_map(key) {
             let limit = desired.memory_limits.get(key.1).copied().flatten();
@@ -75,7 +75,7 @@ impl WrittenLimits {
         }
     }
 
-    /// Makes of what the getters printed what is known.
+    /// Replaces the printed values by the exact ones, where these are known.
     pub(crate) fn resolve(&self, seen: &mut Effective, logged: &LoggedLimits, others: &ExternalWrites) {
         if others.hides_decimals(&SettingDifference::DefaultPercentage) {
             seen.default_active_thread_percentage = None;
@@ -97,7 +97,7 @@ impl WrittenLimits {
         }
     }
 
-    /// `theirs` is what another program has written since our own last write.
+    /// Determines one exact limit. `theirs` is the value that another program has written since this manager's last write.
     fn resolve_one(
         &self,
         reading: &mut MemoryReading,
@@ -119,7 +119,7 @@ impl WrittenLimits {
     }
 }
 
-/// What the getter prints for a limit.
+/// Returns the bytes that the getter prints for a limit.
 fn printed_for(bytes: u64) -> u64 {
     if bytes < GIB { bytes } else { bytes / GIB * GIB }
 }

@@ -1,5 +1,5 @@
-//! Daemons' own directories that are mounted in containers and other mount namespaces. A process that has one reaches `control_privileged`,
-//! through which root and the daemon's user change every limit.
+//! Search for daemons' own directories that are mounted in containers and other mount namespaces. A process that has one
+//! reaches `control_privileged`, through which root and the daemon's user change every limit.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,62 +10,62 @@ use std::path::{Path, PathBuf};
 use crate::host::mounts::{self, ForeignMount, MountSource};
 use crate::host::{Identity, container, process};
 
-/// The socket in a daemon's pipe directory by which it is administered.
+/// Socket in a daemon's pipe directory by which it is administered.
 const PRIVILEGED: &str = "control_privileged";
 
-/// A directory with the privileged socket of a daemon, as it is mounted in another mount namespace.
+/// Directory with the privileged socket of a daemon, as it is mounted in another mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExposedDirectory {
-    /// The oldest process there that the socket lets administer the daemon.
+    /// Oldest process there that may administer the daemon through the socket.
     pub process: Identity,
-    /// Where it is mounted there.
+    /// Mount point in that namespace.
     pub point: PathBuf,
-    /// The pipe directory whose socket is in it.
+    /// Pipe directory whose socket is in it.
     pub pipe: PathBuf,
 }
 
-/// What a search for such directories found.
+/// Result of a search for exposed directories.
 #[derive(Debug)]
 pub struct ExposureSearch {
-    /// The directories.
+    /// Directories that were found.
     pub found: Vec<ExposedDirectory>,
-    /// How many processes this one may not inspect, so that they may have more.
+    /// Number of processes that this one may not inspect, and that may have more.
     pub unseen: usize,
-    /// The pipe directories that could not be searched for, each with the error.
+    /// Pipe directories that could not be searched for, each with the error.
     pub unresolved: Vec<(PathBuf, String)>,
 }
 
-/// The socket of a daemon.
+/// Privileged socket of a daemon.
 struct PrivilegedSocket<'p> {
     pipe: &'p Path,
     source: MountSource,
-    /// The daemon's user.
+    /// User of the daemon.
     owner: u32,
 }
 
 impl<'p> PrivilegedSocket<'p> {
     fn of(pipe: &'p Path) -> io::Result<Self> {
         let owner = [pipe.join(PRIVILEGED), pipe.to_owned()].iter().find_map(|path| fs::metadata(path).ok());
-        // One that is not made is made by this user.
+        // A socket that does not exist yet will be made by this user.
         let owner = owner.map_or_else(|| rustix::process::geteuid().as_raw(), |found| found.uid());
         Ok(Self { pipe, source: source_of(pipe)?.join(PRIVILEGED), owner })
     }
 
-    /// Whether it lets this user administer the daemon: root, and whose it is. An agent that watches the host, and has all of it, mostly
-    /// runs as another user. A user that is not known may be either.
+    /// Returns true if the socket lets this user administer the daemon, which root and its owner may. An agent that watches
+    /// the host and has mounted all of it mostly runs as another user. An unknown user may be either.
     fn lets_administer(&self, uid: Option<u32>) -> bool {
         uid.is_none_or(|uid| uid == 0 || uid == self.owner)
     }
 }
 
-/// The mounts in which the privileged socket of a daemon with one of these pipe directories is, in other mount namespaces than this
-/// process's and those of `controls`, which are the daemons' control processes. Blocks.
+/// Finds the mounts of the privileged sockets in these pipe directories in other mount namespaces than this process's and
+/// those of `controls`, which are the daemons' control processes. Blocks.
 pub fn exposed_directories(pipes: &[PathBuf], controls: &[u32]) -> io::Result<ExposureSearch> {
     let (mut sockets, mut unresolved) = (Vec::new(), Vec::new());
     for pipe in pipes {
         match PrivilegedSocket::of(pipe) {
             Ok(socket) => sockets.push(socket),
-            // The user of an observed daemon may do with its directory what it likes: the others' are searched for all the same.
+            // The user of an observed daemon may do anything with its directory: the others are searched for all the same.
             Err(error) => unresolved.push((pipe.clone(), error.to_string())),
         }
     }
@@ -88,7 +88,7 @@ pub fn exposed_directories(pipes: &[PathBuf], controls: &[u32]) -> io::Result<Ex
     Ok(ExposureSearch { found, unseen: mounted.unseen, unresolved })
 }
 
-/// Where a directory is, or will be made.
+/// Returns the place of a directory that exists or will be made.
 fn source_of(path: &Path) -> io::Result<MountSource> {
     match (MountSource::of(path), path.parent(), path.file_name()) {
         (Err(error), Some(parent), Some(name)) if error.kind() == io::ErrorKind::NotFound => {
@@ -98,8 +98,8 @@ fn source_of(path: &Path) -> io::Result<MountSource> {
     }
 }
 
-/// Whether a process is this program as a Kubernetes device plugin in a pod, that of this process: it has the runtime directory for
-/// the socket of the API. What a program calls itself is free to choose, but not the pod that it is in.
+/// Returns true if a process is this program as a Kubernetes device plugin, in the pod of this process. It has the runtime
+/// directory for the socket of the API. A program may choose its name freely, but not the pod that it is in.
 fn is_device_plugin_in(pod: &str, pid: u32) -> bool {
     let this = OsStr::new(env!("CARGO_PKG_NAME"));
     container::pod_of(pid).as_deref() == Some(pod)

@@ -1,32 +1,32 @@
-//! Settings that another program wrote last, by control.log. Pure.
+//! Settings that another program wrote last, according to control.log. Pure.
 //!
-//! Getters round: from 1 GiB on a memory limit is printed in whole GiB, and a percentage with one decimal. So a value
-//! that another program writes may read like the manager's own. control.log has each command as it was sent, in the order
-//! in which the daemon took them; a write of the manager after it ends the doubt. The log is a hint, since anybody may
-//! write there: a forged line costs one write of the desired value.
+//! Getters round: from 1 GiB on a memory limit is printed in whole GiB, and a percentage with one decimal. A value that
+//! another program writes may thus read like the manager's own. control.log has each command as it was sent, in the order in
+//! which the daemon took them; a later write of the manager ends the doubt. The log is only a hint, since anybody may write
+//! there: a forged line costs one write of the desired value.
 
 use crate::domain::difference::SettingDifference;
 use crate::domain::memory::MIB;
 
-/// The most settings that are remembered: the log is anybody's to write, and memory is not.
+/// Most settings that are remembered: anybody can write to the log, and memory is limited.
 const KEPT: usize = 256;
 
-/// What MPS made of a memory limit that another program wrote: bytes, or no limit.
+/// Memory limit that another program wrote, as MPS understood it: bytes, or no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExternalLimit(pub(crate) Option<u64>);
 
-/// The settings that another program wrote last, with what was written.
+/// Settings that another program wrote last, with their values.
 #[derive(Debug, Default)]
 pub(crate) struct ExternalWrites {
     values: Vec<(SettingDifference, String)>,
-    /// What the last command of another program wrote, and what was there before, should it be refused.
+    /// Setting of the last command of another program, and its value before, in case the command is refused.
     last: Option<(SettingDifference, Option<String>)>,
-    /// Another program wrote since the manager's last session began.
+    /// True if another program wrote since the manager's last session began.
     pub(crate) newer: bool,
 }
 
 impl ExternalWrites {
-    /// Another program sent this command.
+    /// Takes a command that another program sent.
     pub(crate) fn by_others(&mut self, line: &str) {
         self.last = None;
         let Some((setting, value)) = setting(line) else { return };
@@ -38,7 +38,7 @@ impl ExternalWrites {
         }
     }
 
-    /// The manager sent this command.
+    /// Takes a command that the manager sent.
     pub(crate) fn by_manager(&mut self, line: &str) {
         self.last = None;
         if let Some((setting, _)) = setting(line) {
@@ -46,14 +46,14 @@ impl ExternalWrites {
         }
     }
 
-    /// The daemon refused the last command of another program.
+    /// Reverts the last command of another program, which the daemon refused.
     pub(crate) fn refused(&mut self) {
         let Some((setting, before)) = self.last.take() else { return };
         self.values.retain(|(known, _)| *known != setting);
         self.values.extend(before.map(|value| (setting, value)));
     }
 
-    /// There is another control process.
+    /// Forgets everything, for another control process.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -73,12 +73,12 @@ impl ExternalWrites {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The memory limit that another program wrote since the manager's own last write.
+    /// Returns the memory limit that another program wrote since the manager's own last write.
     pub(crate) fn memory(&self, setting: &SettingDifference) -> Option<ExternalLimit> {
         self.value(setting).map(|value| ExternalLimit(limit(value)))
     }
 
-    /// Whether another program wrote a percentage that prints like another one.
+    /// Returns true if another program wrote a percentage with decimals that the getter does not print.
     pub(crate) fn hides_decimals(&self, setting: &SettingDifference) -> bool {
         let Some(value) =
             self.value(setting).and_then(|value| value.trim_end_matches('%').parse::<f64>().ok())
@@ -90,10 +90,10 @@ impl ExternalWrites {
     }
 }
 
-/// The setting that a command writes whose getter rounds, and the value.
+/// Returns the setting that a command writes, and its value, if the setting's getter rounds.
 ///
-/// A default limit that names its GPU by UUID is kept apart from the one that names it by number (FACTS.md, "Limits"),
-/// and a server writes the exact bytes of its own to server.log, so neither matters here.
+/// A default limit that names its GPU by UUID is kept apart from the one that names it by number (FACTS.md, "Limits"), and a
+/// server writes the exact bytes of its own to server.log, so neither matters here.
 fn setting(line: &str) -> Option<(SettingDifference, &str)> {
     let mut words = line.split_ascii_whitespace();
     let command = words.next()?;
@@ -113,7 +113,7 @@ fn setting(line: &str) -> Option<(SettingDifference, &str)> {
     Some((setting, words.next()?))
 }
 
-/// What MPS makes of a limit: leading digits, MiB unless a G follows; without digits, or 0, there is none (recording 03).
+/// Parses a limit as MPS does: leading digits, in MiB unless a G follows. Without digits, or for 0, there is none (recording 03).
 fn limit(value: &str) -> Option<u64> {
     let digits = value.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = value.split_at(digits);

@@ -1,8 +1,8 @@
 //! Finds the control daemons on this host, and their GPUs.
 //!
-//! A scan reads `/proc` and opens no session. It is made at the interval of an idle daemon's polls, and before each
-//! start: a daemon is never started beside another on one GPU without saying what that means. What a scan finds is
-//! distinguished from our own by the token that was claimed before a process was started, or by PID and start time.
+//! A scan reads `/proc` and opens no session. It is made at the interval of an idle daemon's polls and before each start: a
+//! daemon is never started beside another one on a GPU without a report of the consequences. This manager's daemons are
+//! recognized by the token that was claimed before the process was started, or by PID and start time.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,43 +22,43 @@ use crate::host::Identity;
 use crate::host::process::is_alive;
 use crate::mps::process::foreign::{self, Running};
 
-/// Foreign daemons that are read at the same time, over all requests: each costs a control process.
+/// Most foreign daemons that are read at the same time, over all requests: each costs a control process.
 const READERS: usize = 4;
 
-/// A control daemon of the host, with its GPUs.
+/// Control daemon of the host, with its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignDaemon {
-    /// The daemon.
+    /// Process of the daemon and its environment.
     pub daemon: Running,
-    /// Its GPUs in its own order; the reason where they cannot be determined.
+    /// GPUs of the daemon in its own order, or the reason why they cannot be determined.
     pub gpus: Result<Vec<GpuUuid>, String>,
 }
 
-/// The control process that a daemon of this manager has, or is about to have.
+/// Control process that a daemon of this manager has, or is about to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DaemonClaim {
-    /// The token in its environment.
+    /// Token in its environment.
     pub(crate) token: Option<String>,
-    /// Its process.
+    /// Control process, once it is known.
     pub(crate) process: Option<Identity>,
-    /// Whether it is only observed.
+    /// True if the daemon is only observed.
     pub(crate) observed: bool,
 }
 
 /// Scans the host for control daemons and keeps the last result.
 pub struct ForeignDaemonScanner {
     world: Option<PathBuf>,
-    /// Where this manager's daemons have their directories.
+    /// Directory in which this manager's daemons have their directories.
     own: PathBuf,
     inventory: Arc<dyn Inventory>,
     claims: Mutex<BTreeMap<DaemonName, DaemonClaim>>,
     seen: watch::Sender<Arc<Vec<ForeignDaemon>>>,
-    /// Held while a foreign daemon is read.
+    /// Permits to read a foreign daemon.
     pub(crate) readers: Semaphore,
 }
 
 impl ForeignDaemonScanner {
-    /// A scanner for the host of this inventory; `extra_env` is the environment of a simulated host's processes.
+    /// Creates a scanner for the host of this inventory; `extra_env` is the environment of a simulated host's processes.
     pub fn new(inventory: Arc<dyn Inventory>, own: PathBuf, extra_env: &[(OsString, OsString)]) -> Self {
         let world = extra_env.iter().find(|(name, _)| name == "MPS_SIM_WORLD");
         Self {
@@ -82,18 +82,18 @@ impl ForeignDaemonScanner {
         }
     }
 
-    /// Every control daemon of the host, ours included, as of now.
+    /// Scans the host, and returns all its control daemons, including this manager's.
     pub async fn scan(&self) -> Arc<Vec<ForeignDaemon>> {
         let (world, own, inventory) = (self.world.clone(), self.own.clone(), Arc::clone(&self.inventory));
         let scanned = tokio::task::spawn_blocking(move || {
             let mut running = foreign::running(world.as_deref());
             for daemon in &mut running {
                 let around = daemon.environment.as_ref().ok();
-                // One of ours, or one that our database has lost.
+                // The daemon belongs to this manager, or the database has lost it.
                 daemon.owner.is_lost = around
                     .is_some_and(|around| around.token.is_some() && around.pipe_directory.starts_with(&own));
             }
-            // A host on which no daemon runs, ours or not, need not ask the driver.
+            // A host on which no daemon runs need not ask the driver.
             let gpus = if running.is_empty() { Ok(Vec::new()) } else { inventory.known_gpus() };
             let gpus = gpus.map_err(|error| error.to_string());
             running.into_iter().map(|daemon| with_gpus(daemon, gpus.as_deref())).collect::<Vec<_>>()
@@ -113,7 +113,7 @@ impl ForeignDaemonScanner {
         self.seen.borrow().clone()
     }
 
-    /// The very process that a caller names, if it is a control daemon of this host; else the reason.
+    /// Inspects the very process that a caller names; fails with a reason if it is no control daemon of this host.
     pub async fn inspect(&self, identity: Identity) -> Result<ForeignDaemon, String> {
         let (world, inventory) = (self.world.clone(), Arc::clone(&self.inventory));
         tokio::task::spawn_blocking(move || {
@@ -125,13 +125,13 @@ impl ForeignDaemonScanner {
         .map_err(|error| error.to_string())?
     }
 
-    /// Reports when a scan finds something else than the one before.
+    /// Subscribes to the results of scans that differ from the one before.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Vec<ForeignDaemon>>> {
         self.seen.subscribe()
     }
 
-    /// Says which process a daemon of ours has, or is about to have; nothing once its driver was cancelled, which
-    /// comes before [`ForeignDaemonScanner::disclaim`]: a released daemon is not claimed again by an action under way.
+    /// Claims the process that a daemon of this manager has or is about to have. Does nothing once its driver was cancelled,
+    /// which comes before [`ForeignDaemonScanner::disclaim`]: an action in progress does not claim a released daemon again.
     pub(crate) fn claim(&self, name: &DaemonName, claim: DaemonClaim, stop: &CancellationToken) {
         let mut claims = self.claims();
         if !stop.is_cancelled() {
@@ -139,29 +139,29 @@ impl ForeignDaemonScanner {
         }
     }
 
-    /// The daemon is ours no longer.
+    /// Withdraws the claim for a daemon that this manager no longer has.
     pub(crate) fn disclaim(&self, name: &DaemonName) {
         self.claims().remove(name);
     }
 
-    /// The control processes of this manager's daemons; some may be dead.
+    /// Returns the control processes of this manager's daemons; some may be dead.
     pub(crate) fn control_processes(&self) -> Vec<Identity> {
         self.claims().values().filter_map(|claim| claim.process).collect()
     }
 
-    /// The control processes of the other daemons that this manager keeps; some may be dead.
+    /// Returns the control processes of the other daemons that this manager keeps; some may be dead.
     pub(crate) fn other_processes(&self, name: &DaemonName) -> Vec<(DaemonName, Identity)> {
         let claims = self.claims();
         let others = claims.iter().filter(|(other, claim)| *other != name && !claim.observed);
         others.filter_map(|(other, claim)| Some((other.clone(), claim.process?))).collect()
     }
 
-    /// The daemon of this manager whose process this is.
+    /// Returns the daemon of this manager to which this process belongs.
     pub fn owner(&self, daemon: &Running) -> Option<DaemonName> {
         self.claimed(daemon).map(|(name, _)| name)
     }
 
-    /// Whether a process has the very token that this manager gave to its daemon of this name.
+    /// Returns true if a process carries the very token that this manager gave to its daemon of this name.
     pub fn carries_claimed_token(&self, name: &DaemonName, daemon: &Running) -> bool {
         let theirs = daemon.environment.as_ref().ok().and_then(|environment| environment.token.as_ref());
         let claims = self.claims();
@@ -169,7 +169,7 @@ impl ForeignDaemonScanner {
         theirs.is_some() && theirs == ours
     }
 
-    /// Whose process it is, and whether it is only observed.
+    /// Returns the daemon that claims this process, and whether it is only observed.
     fn claimed(&self, daemon: &Running) -> Option<(DaemonName, bool)> {
         let token = daemon.environment.as_ref().ok().and_then(|environment| environment.token.as_ref());
         let claims = self.claims();
@@ -180,15 +180,15 @@ impl ForeignDaemonScanner {
         Some((name.clone(), claim.observed))
     }
 
-    /// Whether the GPUs of every daemon of the last scan that is not ours are known.
+    /// Returns true if the GPUs of every foreign daemon of the last scan are known.
     pub fn knows_all_gpus(&self) -> bool {
         let seen = self.seen.borrow().clone();
         let unknown = seen.iter().filter(|one| one.gpus.is_err() && is_alive(one.daemon.identity));
         unknown.filter(|one| self.owner(&one.daemon).is_none()).count() == 0
     }
 
-    /// The daemons of the last scan that may share a GPU with this one: not its own, nor one that this manager keeps,
-    /// since it gives each GPU to one of those.
+    /// Returns the daemons of the last scan that may share a GPU with this one. Daemons that this manager keeps are not among
+    /// them, since it gives each GPU to one of those.
     pub fn sharing(&self, name: &DaemonName, gpus: &[GpuUuid]) -> Vec<SharedGpu> {
         let seen = self.seen.borrow().clone();
         let shared = seen.iter().filter_map(|foreign| {
@@ -208,7 +208,7 @@ impl ForeignDaemonScanner {
                 Err(reason) => Err(reason.clone()),
             };
             let daemon = &foreign.daemon;
-            // One that has ended since the scan is in nobody's way, and was perhaps ours.
+            // A daemon that has ended since the scan disturbs nobody, and may have been this manager's own.
             if !is_alive(daemon.identity) {
                 return None;
             }
@@ -226,30 +226,30 @@ impl ForeignDaemonScanner {
     }
 
     fn claims(&self) -> MutexGuard<'_, BTreeMap<DaemonName, DaemonClaim>> {
-        // A panic elsewhere leaves the map as it was before or after one insert: both are whole.
+        // A panic elsewhere leaves the map as it was before or after one insert: both are consistent.
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A control daemon that shares GPUs with one of ours, or may.
+/// Control daemon that shares GPUs with one of this manager's, or may share some.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedGpu {
-    /// The GPUs that both serve; the reason where that cannot be determined.
+    /// GPUs that both serve, or the reason why they cannot be determined.
     pub gpus: Result<Vec<GpuUuid>, String>,
-    /// Which daemon it is, in words.
+    /// Description of the daemon in words.
     pub daemon: String,
-    /// The same, as it is reported.
+    /// Description of the daemon for the API.
     pub sharing: SharingDaemon,
 }
 
 impl SharedGpu {
-    /// What ends it for good.
+    /// Returns the instruction that ends the sharing for good.
     pub fn remedy(&self) -> String {
         self.sharing.owner.remedy(self.sharing.pipe_directory.as_deref())
     }
 }
 
-/// What it means that two servers are on one GPU.
+/// Consequences of two servers on one GPU.
 pub(crate) const SHARED_MEANS: &str = "two servers on a GPU take turns on it instead of running side by side, each counts \
                                        memory and SMs for itself, and admission here knows only its own tenants";
 

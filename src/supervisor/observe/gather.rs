@@ -11,15 +11,15 @@ use crate::domain::client::ClientFacts;
 use crate::host::{Identity, process};
 use crate::mps::process::{self as daemon, ForeignCaller, SOCKET, callers};
 
-/// How long other callers are watched, and how often: each lives for some milliseconds.
+/// Time for which other callers are watched. [`PAUSE`] is the pause between two looks: each caller lives for some milliseconds.
 const WATCHED: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(10);
-/// Room on the file system of the logs below which it counts as full: both logs at their bound.
+/// Room on the file system of the logs below which it counts as full: enough for both logs at their bound.
 const LOG_ROOM: u64 = 8 << 20;
-/// Files that a process may have open of each hundred that it is allowed, before that is said.
+/// Percentage of the files that a process may open beyond which a shortage is reported.
 const OPEN_PERCENT: u64 = 90;
 
-/// Gathers what may explain a poll that failed. Blocks for up to a quarter of a second.
+/// Gathers evidence that may explain a failed poll. Blocks for up to a quarter of a second.
 pub(crate) fn gather(
     outcome: &PollOutcome,
     pipe_directory: &Path,
@@ -53,7 +53,7 @@ pub(crate) fn gather(
     evidence
 }
 
-/// What is left of a pipe directory, given the one that its daemon was started with.
+/// Checks a pipe directory against the inode of the one that its daemon was started with.
 pub(crate) fn pipes(directory: &Path, started_with: Option<Inode>) -> Pipes {
     let present = daemon::pipe_inode(directory).ok();
     let is_it = |started_with| present.is_some_and(|present| present.is_same(started_with));
@@ -61,7 +61,7 @@ pub(crate) fn pipes(directory: &Path, started_with: Option<Inode>) -> Pipes {
         return Pipes::Lost(format!("its pipe directory {} was removed or replaced", directory.display()));
     }
     let socket = directory.join(SOCKET);
-    // Only a clear answer counts: what cannot be queried is not gone.
+    // Only a clear answer counts: a socket that cannot be examined is not gone.
     match std::fs::symlink_metadata(&socket) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Pipes::Lost(format!("its socket {} was removed", socket.display()))
@@ -90,8 +90,8 @@ fn watch_callers(evidence: &mut DiagnosisEvidence, pipe_directory: &Path, contro
     evidence.callers = seen;
 }
 
-/// Who has a context in one of these servers and lives: those of the last poll, and those who came since. Who waits for a
-/// context has no work to lose.
+/// Returns the living processes that have a context in one of these servers: those of the last poll, and those that came
+/// since. A process that waits for a context has no work to lose.
 fn connected(clients: &[ClientFacts], logged: &LogEvidence, servers: &[Identity]) -> Vec<u32> {
     let is_one = |pid: u32| servers.iter().any(|server| server.pid == pid);
     let listed = clients
@@ -108,13 +108,13 @@ fn connected(clients: &[ClientFacts], logged: &LogEvidence, servers: &[Identity]
     all.into_iter().collect()
 }
 
-/// The processes of a daemon itself.
+/// Returns the daemon's own processes, each with its kind.
 fn own(control: Identity) -> impl Iterator<Item = (&'static str, u32)> {
     let servers = daemon::servers(control.pid).into_iter().map(|server| ("server", server.pid));
     std::iter::once(("control daemon", control.pid)).chain(servers)
 }
 
-/// Those of these processes that are near their limit on open files. A daemon that may have 24 answers nobody once it
+/// Returns those of these processes that are near their limit on open files. A daemon that may open 24 answers nobody once it
 /// has a server (recording 13).
 fn near_their_limit(processes: impl Iterator<Item = (&'static str, u32)>) -> Vec<FileShortage> {
     processes
@@ -126,10 +126,10 @@ fn near_their_limit(processes: impl Iterator<Item = (&'static str, u32)>) -> Vec
         .collect()
 }
 
-/// Searches for what runs out: some system calls, no more.
+/// Searches for shortages, by some system calls only.
 pub(crate) fn shortages(log_directory: &Path, processes: &[(&'static str, u32)]) -> ResourceShortages {
     let room = rustix::fs::statvfs(log_directory).ok().map(|files| {
-        // A file system that counts its files may be full of them.
+        // A file system with a limited number of files may have none left.
         let out_of_files = files.f_files > 0 && files.f_ffree == 0;
         if out_of_files { 0 } else { files.f_bavail.saturating_mul(files.f_frsize) }
     });

@@ -1,4 +1,4 @@
-//! Which GPUs are here: polled in one place for all daemons, and what it means for one of them.
+//! The GPUs that are present: polled in one place for all daemons, and checked for each of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ use crate::domain::gpu::{Gpu, GpuFacts};
 use crate::domain::plan::Desired;
 use crate::supervisor::reconcile::daemon::Blocker;
 
-/// The GPUs that the driver listed last, and whether each is in MIG mode; empty of meaning before the first list.
+/// GPUs that the driver listed last, with their MIG mode; holds no information before the first list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GpuPresence {
     listed: Option<BTreeMap<GpuUuid, ListedGpu>>,
 }
 
-/// What is known of a GPU that is here.
+/// Facts about a GPU that is present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ListedGpu {
     mig: bool,
@@ -24,25 +24,25 @@ struct ListedGpu {
 }
 
 impl GpuPresence {
-    /// What the driver lists now.
+    /// Takes the GPUs that the driver lists now.
     pub fn of(gpus: &[Gpu]) -> Self {
         let listed = gpus.iter().filter(|gpu| gpu.present);
         let facts = |gpu: &Gpu| ListedGpu { mig: gpu.mig_enabled, facts: GpuFacts::of(gpu) };
         Self { listed: Some(listed.map(|gpu| (gpu.uuid.clone(), facts(gpu))).collect()) }
     }
 
-    /// The GPUs that the driver listed; `None` before its first list.
+    /// Returns the GPUs that the driver listed; `None` before its first list.
     pub fn present(&self) -> Option<BTreeSet<GpuUuid>> {
         self.listed.as_ref().map(|listed| listed.keys().cloned().collect())
     }
 
-    /// The PCI addresses of these GPUs, as NVML writes them.
+    /// Returns the PCI addresses of these GPUs, as NVML writes them.
     pub(crate) fn pci_addresses(&self, gpus: &[GpuUuid]) -> Vec<&str> {
         let listed = self.listed.iter().flatten().filter(|(uuid, _)| gpus.contains(uuid));
         listed.filter_map(|(_, gpu)| gpu.facts.pci_bus_id.as_deref()).collect()
     }
 
-    /// Sends all drivers what the driver lists now, if it is another list.
+    /// Sends this list to all drivers, if it differs from the last one.
     pub fn publish_to(self, drivers: &watch::Sender<Self>) {
         drivers.send_if_modified(|known| {
             let changed = *known != self;
@@ -51,7 +51,7 @@ impl GpuPresence {
         });
     }
 
-    /// What of this keeps a daemon from its GPUs.
+    /// Returns the blocker for a daemon if one of its GPUs is missing or in MIG mode.
     pub(crate) fn blocker(&self, desired: &Desired) -> Option<Blocker> {
         let listed = self.listed.as_ref()?;
         desired.gpus.iter().find_map(|uuid| match listed.get(uuid).map(|gpu| gpu.mig) {

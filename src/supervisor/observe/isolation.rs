@@ -1,4 +1,4 @@
-//! Where a daemon is started, and where it was found to run.
+//! The scope in which a daemon is started, and the place where it is found to run.
 
 use crate::domain::DaemonName;
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
@@ -6,14 +6,14 @@ use crate::domain::isolation::{Isolation, ProcessLocation, isolation, scope_name
 use crate::host::{self, systemd};
 use crate::mps::process::Launcher;
 
-/// What starts a daemon in a scope of its own; `None` where there is no systemd to do it.
+/// Returns the command that starts a daemon in a scope of its own; `None` where systemd is not available for it.
 pub(crate) fn launcher(scopes: &systemd::Scopes, daemon: &DaemonName, token: &str) -> Option<Launcher> {
     let description = format!("NVIDIA MPS control daemon {daemon}");
     let (program, arguments) = scopes.launcher(&scope_name(daemon, token), &description)?;
     Some(Launcher { program, arguments })
 }
 
-/// Finds where a control process runs; `refused` is why it was started without the scope it should have had.
+/// Determines where a control process runs. `refused` is the reason why it was started without the scope it should have had.
 pub(crate) fn observe(scopes: &systemd::Scopes, pid: u32, refused: Option<&str>) -> Isolation {
     let cgroups = (systemd::cgroup(pid), systemd::cgroup(std::process::id()));
     let daemon = ProcessLocation { session: host::process::session(pid), cgroup: cgroups.0.as_deref() };
@@ -26,7 +26,7 @@ pub(crate) fn observe(scopes: &systemd::Scopes, pid: u32, refused: Option<&str>)
     isolation(daemon, manager, why_not)
 }
 
-/// Says that a daemon has no scope where it should have one; where none can be had, that is said of the host.
+/// Returns a condition if a daemon lacks the scope that it should have. If no scopes are available, the host reports that.
 pub(crate) fn condition(scopes: &systemd::Scopes, isolation: &Isolation) -> Option<Condition> {
     let reason = isolation.reason.clone()?;
     matches!(scopes, systemd::Scopes::Available { .. })

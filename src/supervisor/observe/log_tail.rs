@@ -19,16 +19,16 @@ use crate::host::{self, Watch, process};
 use crate::mps::log::{self, Follow, Gained, LogRecord};
 use crate::supervisor::report::server_log_events::ServerLogEvents;
 
-/// Size at which a log is emptied: every poll adds some lines, and nothing else would ever remove them. What is kept
-/// of it beside it has the same bound, twice.
+/// Size at which a log is emptied: every poll adds some lines, and nothing else would ever remove them. Twice as much of the
+/// removed text is kept in a file beside it.
 const LOG_BOUND: u64 = 4 << 20;
-/// Pause after the logs were read: beside callers who write all the time, they are read ten times a second.
+/// Pause after the logs were read: with callers that write all the time, they are read ten times a second.
 const QUIET: Duration = Duration::from_millis(100);
-/// By how much the clock of a log line and the start time of a process may disagree, in milliseconds: the
-/// clock may have been corrected between the two.
+/// Largest difference between the clock of a log line and the start time of a process, in milliseconds: the clock may have
+/// been corrected between the two.
 const CLOCKS: i64 = 2_000;
 
-/// The logs of one daemon.
+/// Logs of one daemon.
 #[allow(clippy::struct_excessive_bools, reason = "independent facts, each named")]
 pub(crate) struct Logs {
     pipe_directory: PathBuf,
@@ -37,23 +37,23 @@ pub(crate) struct Logs {
     server: Follow,
     state: LogState,
     server_log_events: ServerLogEvents,
-    /// Reads once what is news of what was written before this manager came.
+    /// Reader, used once, of the lines that were written since an earlier manager read server.log.
     gap: Option<Follow>,
     watch: Option<Watch>,
     quiet_until: Instant,
-    /// Whether something happened that is worth a poll and was not taken yet.
+    /// True if something happened that is worth a poll, and it was not taken yet.
     pub(crate) woken: bool,
-    /// Whether the last session of ours was found in control.log: then a change of another program's would be, too, and there is little
-    /// to poll for.
+    /// True if this manager's last session was found in control.log. A change by another program would then be found too, and
+    /// there is little to poll for.
     pub(crate) live: bool,
-    /// Whether commands of another program may be missing from what was read of control.log.
+    /// True if commands of another program may be missing from what was read of control.log.
     lost: bool,
-    /// Whether they are kept short: those of a daemon that is only observed are its owner's.
+    /// True if the logs are kept short: those of a daemon that is only observed belong to its owner.
     pub(crate) bounded: bool,
 }
 
 impl Logs {
-    /// `place` is how far an earlier manager has read server.log: what was written since is news to this one.
+    /// Follows the logs of a daemon. `place` is the position to which an earlier manager has read server.log: later lines make events.
     pub(crate) fn new(
         pipe_directory: &Path,
         log_directory: &Path,
@@ -74,7 +74,7 @@ impl Logs {
         logs
     }
 
-    /// Reads the logs of a daemon that is not ours once; nothing is written to them.
+    /// Reads the logs of a foreign daemon once; nothing is written to them.
     pub(crate) fn read_once(log_directory: &Path, gpus: &[GpuUuid]) -> Self {
         let mut logs = Self { bounded: false, ..Self::unwatched(log_directory) };
         logs.read(gpus);
@@ -99,32 +99,32 @@ impl Logs {
         }
     }
 
-    /// Whether commands of another program may have been missed since the last call.
+    /// Returns true if commands of another program may have been missed since the last call.
     pub(crate) fn take_lost(&mut self) -> bool {
         std::mem::take(&mut self.lost)
     }
 
-    /// What others wrote so far is what is desired, as of a daemon that was adopted as it is.
+    /// Forgets all writes of other programs so far, which are the desired values of a daemon that was adopted as it is.
     pub(crate) fn accept_overwrites(&mut self, gpus: &[GpuUuid]) {
         self.read(gpus);
         self.state.accept_overwrites();
     }
 
-    /// Notes whether a session of ours is in control.log, of which `before` had been there before it.
+    /// Notes whether this manager's last session is in control.log, which had `before` of its sessions until then.
     pub(crate) fn note_session(&mut self, before: u64) {
         self.live = self.watch.is_some() && self.state.own_sessions() > before;
     }
 
-    /// What the logs have reported so far.
+    /// Returns the state as the logs have reported it so far.
     pub(crate) fn state(&self) -> &LogState {
         &self.state
     }
 
-    /// Reads what is new, and empties a log that has grown past its bound.
+    /// Reads the new lines, and empties a log that has grown past its bound.
     pub(crate) fn read(&mut self, gpus: &[GpuUuid]) {
         let control = self.control.read();
         let server = self.server.read();
-        // What was passed over may have been anything.
+        // The lines that were skipped may have been anything.
         self.woken |= control.skipped || server.skipped;
         if server.skipped {
             self.state.missed();
@@ -174,7 +174,7 @@ impl Logs {
                             self.state.server(record, gpus)
                         };
                     }
-                    // What came between the last reading and the emptying is lost.
+                    // Lines that came between the last reading and the emptying are lost.
                     self.state.missed();
                     if name == "server.log" {
                         self.server_log_events.missed();
@@ -189,48 +189,48 @@ impl Logs {
         }
     }
 
-    /// Events of server.log that are not published yet.
+    /// Returns the events of server.log that are not published yet.
     pub(crate) fn server_log_events(&mut self) -> &mut ServerLogEvents {
         &mut self.server_log_events
     }
 
-    /// How far server.log was read, once all its events are published.
+    /// Returns the position to which server.log was read, once all its events are published.
     pub(crate) fn read_to(&self) -> Option<FilePlace> {
         self.server.place().filter(|_| self.server_log_events.is_complete())
     }
 
-    /// The last server that ended before it was ready, once.
+    /// Takes the last server that ended before it was ready.
     pub(crate) fn take_failed_server(&mut self) -> Option<FailedServer> {
         self.state.take_failed()
     }
 
-    /// Whether something happened since the last call that is worth a poll.
+    /// Returns true if something worth a poll happened since the last call.
     pub(crate) fn take_woken(&mut self) -> bool {
         std::mem::take(&mut self.woken)
     }
 
-    /// A poll has listed all clients of these servers.
+    /// Notes that a poll has listed all clients of these servers.
     pub(crate) fn polled(&mut self, servers: impl Iterator<Item = u32>) {
         self.state.polled(servers);
     }
 
-    /// A poll found these servers to take clients.
+    /// Notes that a poll found these servers to take clients.
     pub(crate) fn recovered(&mut self, servers: impl Iterator<Item = u32>) {
         self.state.recovered(servers);
     }
 
-    /// Forgets a `quit` that the control process was sent: an earlier manager may have sent it.
+    /// Forgets a `quit` that was sent to the control process: an earlier manager may have sent it.
     pub(crate) fn forget_quit(&mut self, gpus: &[GpuUuid]) {
         self.read(gpus);
         self.state.forget_quit();
     }
 
-    /// Whether server.log shows that a server hangs which still lives.
+    /// Returns true if a living server hangs according to server.log.
     pub(crate) fn shows_hang(&self) -> bool {
         self.state.hung().any(|server| process::identify(server).is_some())
     }
 
-    /// What the logs say of the servers and of who is connected, as far as /proc agrees.
+    /// Returns the evidence of the logs about servers, clients and waiting processes, as far as /proc agrees.
     pub(crate) fn evidence(&self) -> LogEvidence {
         let boot_time = host::boot_time();
         let is_it = |(pid, since): &(u32, DateTime)| {
@@ -241,7 +241,7 @@ impl Logs {
                 .is_some_and(|(id, since)| process::started_at(id, boot_time) <= since + CLOCKS)
         };
         let mut waiting: Vec<u32> = self.state.waiting().filter(is_it).map(|(pid, _)| pid).collect();
-        // The dead are forgotten at each poll that is answered, so these have died since, unless their server has logged it.
+        // Dead processes are forgotten at each answered poll, so these have died since, unless their server has logged it.
         let gone =
             |pid: &u32| process::identify(*pid).is_none() && self.state.left().all(|left| left != *pid);
         let waited = !waiting.is_empty() || self.state.waiting().any(|(pid, _)| gone(&pid));
@@ -257,14 +257,14 @@ impl Logs {
         }
     }
 
-    /// Forgets the dead.
+    /// Forgets processes that are dead.
     pub(crate) fn prune(&mut self) {
         self.state.prune(|pid| process::identify(pid).is_some());
     }
 
-    /// Completes when a log or the pipe directory has changed, not sooner than the logs may be read again.
+    /// Completes when a log or the pipe directory has changed, but not before the logs may be read again.
     ///
-    /// Forever, where directories cannot be watched: polls come at their interval anyway.
+    /// Never completes where directories cannot be watched: polls come at their interval anyway.
     pub(crate) async fn changed(&mut self) {
         let Some(watch) = &mut self.watch else { return std::future::pending().await };
         for directory in [&self.log_directory, &self.pipe_directory] {
@@ -276,10 +276,10 @@ impl Logs {
         watch.changed().await;
     }
 
-    /// Those who wait for another user's clients to be gone.
+    /// Returns the processes that wait for the clients of another user to be gone.
     ///
-    /// The log names them, and anybody may write there; /proc has to agree that the process lives, is that user's and
-    /// was there when the line was written. A first client waits for its own server, which is no queue.
+    /// The log names them, and anybody may write to it: /proc has to agree that the process lives, belongs to that user and
+    /// existed when the line was written. A first client that waits for its own server is no queue.
     pub(crate) fn queue(&self, seen: &Effective, clients: &[ClientFacts]) -> Vec<Waiting> {
         let serving = seen.servers.iter().find_map(|server| Some((server.pid, server.uid?)));
         let Some((server, present)) = serving else { return Vec::new() };
@@ -307,18 +307,18 @@ impl Logs {
     }
 }
 
-/// Reads a message of server.log, and whose the process is that it reports as refused: now, since it may end at any moment.
+/// Reads a message of server.log, and the signs of a process that it reports as refused: at once, since the process may end any moment.
 fn note_server_record(events: &mut ServerLogEvents, record: &LogRecord) {
     let Some(refusal) = events.read_record(record) else { return };
     let boot_time = host::boot_time();
-    // Its number may be another process's by now.
+    // The PID may belong to another process by now.
     let was_there = |signs: &Signs| {
         refusal.at.is_none_or(|at| process::started_at(signs.id.into(), boot_time) <= at + CLOCKS)
     };
     refusal.process = refusal.pid.and_then(living_signs).filter(was_there);
 }
 
-/// Those who wait, by user; in order of arrival.
+/// Groups waiting clients by user, in order of arrival.
 fn by_user(mut waits: Vec<(u32, WaitingClient)>, behind: &ServedUser) -> Vec<Waiting> {
     waits.sort_by_key(|(_, client)| (client.since, client.pid));
     let mut queue: Vec<Waiting> = Vec::new();
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn client_that_died_waiting_is_a_hint() {
-        // Above the largest process IDs that Linux gives.
+        // Above the largest PIDs that Linux assigns.
         let (waited, left) = (1 << 23, (1 << 23) + 1);
         let handed = |pid| format!("NEW CLIENT {pid} from user 0: Server already exists");
         let mut logs = Logs::unwatched(Path::new("/nonexistent"));
@@ -407,7 +407,7 @@ mod tests {
             let mut file = std::fs::File::create(&path).expect("made");
             let mut logs = Logs::unwatched(directory.path());
             logs.bounded = true;
-            // In parts that are read whole: what is passed over is lost, too.
+            // In parts that are read whole: skipped lines count as lost, too.
             let part = line.repeat(1000);
             while file.metadata().expect("there").len() + part.len() as u64 <= LOG_BOUND {
                 file.write_all(part.as_bytes()).expect("written");

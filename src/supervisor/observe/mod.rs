@@ -1,4 +1,4 @@
-//! What a daemon, its processes, its logs and its GPUs show.
+//! Observation of daemons, their processes, their logs and their GPUs.
 
 pub(crate) mod bypass;
 pub(crate) mod control_process;

@@ -1,6 +1,6 @@
-//! One poll of a daemon: settings written if some are wrong, then everything read, in one session.
+//! One poll of a daemon: wrong settings are written, then everything is read, in one session.
 //!
-//! A poll costs one control process (more only when others keep the daemon busy), however many values it reads.
+//! A poll costs one control process, however many values it reads, and more only when others keep the daemon busy.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,39 +30,39 @@ use crate::supervisor::context::SupervisorContext;
 use crate::supervisor::driver::partition_commands::by_gpu;
 use crate::supervisor::observe::foreign_daemons::ForeignDaemon;
 
-/// How often, and for how long, a daemon is read again that still lists a server that is dead.
+/// Pause before a daemon is read again that still lists a dead server. [`UNNOTICED`] is the longest time for such retries.
 const UNNOTICED_POLL: Duration = Duration::from_millis(10);
 const UNNOTICED: Duration = Duration::from_secs(2);
 
-/// Reads again because another program wrote in between; who never stops is not waited for.
+/// Most further reads of a daemon to which another program keeps writing.
 const REREADS: u32 = 3;
 
-/// The UUID of no GPU.
+/// UUID that no GPU has.
 const NO_GPU: &str = "GPU-00000000-0000-0000-0000-000000000000";
 
 /// Longest time for a poll of a daemon whose server is known to hang.
 pub(crate) const HUNG_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The daemon that is polled.
+/// Daemon to poll.
 #[derive(Clone, Copy)]
 pub(crate) struct PollTarget<'s> {
-    /// The way to it.
+    /// Channel to the daemon.
     pub(crate) control: &'s dyn ControlChannel,
-    /// The GPUs that it lists partitions of, by how it was started and not by what is desired.
+    /// GPUs whose partitions it lists, according to its start and not to the desired state.
     pub(crate) partitioned: &'s [GpuUuid],
-    /// Longest time for a session with it.
+    /// Longest time for a session.
     pub(crate) deadline: Duration,
-    /// Whether it says of a server whether that takes clients; else its logs do.
+    /// True if the daemon reports whether a server takes clients; otherwise the logs show it.
     pub(crate) server_status: bool,
 }
 
-/// Why a poll ended early.
+/// Reason why a poll ended early.
 enum PollError {
     Session(SessionError),
     Unreadable(ParseError),
-    /// Its partitions do not fit its GPUs.
+    /// The partitions do not fit the daemon's GPUs.
     Partitions(String),
-    /// The daemon lists a server that is dead or dies: it has not noticed yet, and would ignore a `start_server`.
+    /// The daemon lists a server that is dead or dying: it has not noticed yet, and would ignore a `start_server`.
     Dying(u32),
 }
 
@@ -78,7 +78,7 @@ impl From<ParseError> for PollError {
     }
 }
 
-/// Writes `wrong` and reads everything; the clients are empty unless everything was read.
+/// Writes the `wrong` settings and reads everything. The list of clients is empty unless everything was read.
 pub(crate) async fn sync(
     context: &SupervisorContext,
     target: PollTarget<'_>,
@@ -101,7 +101,7 @@ pub(crate) async fn sync(
                 return (PollOutcome::Unanswered(what), Vec::new());
             }
         };
-        // A read that was good is not lost because the next one fails.
+        // A successful read is not lost because the next one fails.
         let (answered, is_last) = match (answered, before.take()) {
             (Err(_), Some(read)) => (Ok(read), true),
             (answered, _) => (answered, rereads == REREADS || desired.is_observed()),
@@ -112,12 +112,12 @@ pub(crate) async fn sync(
                 logs.read(&desired.gpus);
                 logs.note_session(sessions);
                 if !is_last && logs.state().overwrites().newer {
-                    // The getters show what was before another program's command: the two do not go together.
+                    // The getters may show values from before another program's command: the two do not fit together.
                     (rereads, before, to_write) = (rereads + 1, Some((seen, rows)), &[]);
                     continue;
                 }
                 if logs.take_lost() {
-                    // Another program may have written what the getters do not report.
+                    // Another program may have written values that the getters do not show exactly.
                     written.clear();
                 }
                 // A daemon that is only observed has no desired settings.
@@ -140,8 +140,8 @@ pub(crate) async fn sync(
     }
 }
 
-/// Completes when the log shows that a server hangs, not before a daemon that is well would have answered: no session waits
-/// to its deadline for one that will not answer.
+/// Completes when the log shows that a server hangs, but not before a healthy daemon would have answered. No session thus
+/// waits until its deadline for a daemon that will not answer.
 async fn shows_hang(logs: &mut Logs, gpus: &[GpuUuid]) {
     loop {
         tokio::time::sleep(HUNG_DEADLINE).await;
@@ -152,18 +152,18 @@ async fn shows_hang(logs: &mut Logs, gpus: &[GpuUuid]) {
     }
 }
 
-/// What is in force in a daemon that is not ours, and who is connected to it.
+/// Settings and clients of a foreign daemon.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ForeignPoll {
-    /// Its settings, devices named by ordinal.
+    /// Settings of the daemon, with devices named by ordinal.
     pub effective: Effective,
-    /// The GPUs for which it also has a default limit under their UUID, which MPS keeps apart.
+    /// GPUs for which it also has a default limit under their UUID, which MPS keeps apart.
     pub limited_by_uuid: Vec<GpuUuid>,
-    /// Its clients.
+    /// Clients of the daemon.
     pub clients: Vec<ClientFacts>,
 }
 
-/// Reads a daemon that is not ours in one session, and writes nothing; the reason where it cannot be read.
+/// Reads a foreign daemon in one session, and writes nothing; fails with the reason if it cannot be read.
 pub(crate) async fn foreign(
     context: &SupervisorContext,
     target: PollTarget<'_>,
@@ -183,7 +183,8 @@ pub(crate) async fn foreign(
             }
         }
         if !limited_by_uuid.is_empty() {
-            // Programs before 13.0 read what they do not know as a number, 0 (recording 22): then the answers above were those of ordinal 0.
+            // Programs before 13.0 read a UUID that they do not know as ordinal 0 (recording 22): the answers above were then
+            // those of ordinal 0.
             let device = DeviceSelector::Uuid(GpuUuid::parse(NO_GPU).expect("it is spelled as one"));
             let reply = session.send(&Command::GetDefaultMemoryLimit { device }).await?;
             if parse::memory_limit(&reply)?.is_some() {
@@ -199,7 +200,7 @@ pub(crate) async fn foreign(
         outcome.failure().unwrap_or("it could not be read").to_owned()
     })?;
     let logs = Logs::read_once(log_directory, gpus);
-    // Who has written its settings is nobody's business here: what a getter rounds is not known.
+    // The writers of its settings are not followed here, so values that a getter rounds stay unknown.
     WrittenLimits::default().resolve(&mut effective, logs.state().limits(), &ExternalWrites::default());
     name_users(&mut effective, &logs);
     if !target.server_status {
@@ -238,7 +239,7 @@ fn failed(error: PollError) -> PollOutcome {
     }
 }
 
-/// Reads everything that is in force; the position of a GPU is its ordinal.
+/// Reads all settings, servers, partitions and clients; the position of a GPU is its ordinal.
 async fn read(
     session: &mut dyn ControlSession,
     gpus: &[GpuUuid],
@@ -295,7 +296,7 @@ async fn read(
     Ok((seen, rows))
 }
 
-/// The replies to these reads.
+/// Sends read commands together and returns their replies.
 async fn together<const N: usize>(
     session: &mut dyn ControlSession,
     commands: [Command; N],
@@ -304,7 +305,7 @@ async fn together<const N: usize>(
     Ok(replies.try_into().expect("a reply to each command"))
 }
 
-/// Reads a server; `None` when it ended while the daemon was being read.
+/// Reads a server; returns `None` if it ended while the daemon was being read.
 async fn read_server(
     session: &mut dyn ControlSession,
     gpus: &[GpuUuid],
@@ -319,7 +320,7 @@ async fn read_server(
         let Some(status) = parse::server_status(&status)? else { return Ok(None) };
         (percentage, first_limit, status)
     } else {
-        // Its logs say it, once they are read up to here.
+        // Derived from the logs, once they are read up to here.
         let status = ServerStatus::Other(String::new());
         (session.send(&percentage).await?, session.send(&first_limit).await?, status)
     };
@@ -346,7 +347,7 @@ async fn read_server(
     }))
 }
 
-/// A server that was listed a moment ago and is no longer there has just ended.
+/// Interprets an error about a server that was listed a moment ago: if it is no longer found, it has just ended.
 fn dying(server: u32, error: ParseError) -> PollError {
     match error {
         ParseError::ServerNotFound { .. } => PollError::Dying(server),
@@ -354,7 +355,7 @@ fn dying(server: u32, error: ParseError) -> PollError {
     }
 }
 
-/// The command that puts one setting right.
+/// Returns the command that corrects one setting.
 fn correction(desired: &Desired, difference: &SettingDifference) -> Command {
     let device = |ordinal: usize| DeviceSelector::Ordinal(u32::try_from(ordinal).unwrap_or(u32::MAX));
     let limit =
@@ -387,15 +388,15 @@ fn reading(gpu: &GpuUuid, limit: Option<LimitReading>) -> MemoryReading {
     MemoryReading { gpu: gpu.clone(), bytes, exact: unreadable.is_none(), unreadable, in_server_log: None }
 }
 
-/// Says of each server whose it is: by its process's user, or where that is root, who may serve anybody, by the
-/// daemon's word in control.log. Nothing else is known of a server whose start the log no longer shows.
+/// Fills in the user of each server: the process's user, or, where that is root, who may serve anybody, the user that
+/// control.log names. The user of a server whose start the log no longer shows stays unknown.
 fn name_users(seen: &mut Effective, logs: &Logs) {
     for server in &mut seen.servers {
         server.uid = server.uid.filter(|uid| *uid != 0).or_else(|| logs.state().user_of(server.pid));
     }
 }
 
-/// Says of each server whether it takes clients, as the logs have it.
+/// Fills in the status of each server according to the logs.
 fn derive_statuses(seen: &mut Effective, logs: &Logs) {
     let alive = |pid| host::process::identify(pid).is_some();
     for server in &mut seen.servers {
@@ -403,14 +404,14 @@ fn derive_statuses(seen: &mut Effective, logs: &Logs) {
     }
 }
 
-/// Puts the clients under the partitions that they named.
+/// Places the clients in the partitions that they named.
 fn place(seen: &mut Effective, clients: &[ClientFacts]) {
     if let Some(listed) = &mut seen.partitions {
         partitions::place(listed, clients);
     }
 }
 
-/// Joins the daemon's list with /proc and the driver's memory figures.
+/// Joins the daemon's list of clients with /proc and the driver's memory figures.
 async fn clients(
     context: &SupervisorContext,
     gpus: &[GpuUuid],
@@ -428,7 +429,7 @@ async fn clients(
             .into_iter()
             .map(|gpu| {
                 let processes = inventory.processes(&gpu).unwrap_or_else(|error| {
-                    // Reported already where the driver was suspended or timed out; the clients' memory is unknown meanwhile.
+                    // A suspended or timed-out driver was reported already; the clients' memory is unknown meanwhile.
                     if error.is_news() {
                         tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
                     }
@@ -455,7 +456,7 @@ fn facts(
     mounted: MountedDirectories,
     boot_time: i64,
 ) -> Option<ClientFacts> {
-    // A client that is gone already is none.
+    // A client that is gone already is left out.
     let identity = host::process::identify(row.pid)?;
     let environment = host::process::environ(row.pid);
     let variable = |wanted: &str| {
@@ -489,7 +490,7 @@ fn facts(
             .and_then(|value| value.trim().parse().ok())
             .filter(|connections| CONNECTIONS.contains(connections))
             .unwrap_or(USUAL_CONNECTIONS),
-        // MPS ignores what is no percentage.
+        // MPS ignores a value that is no percentage.
         active_thread_percentage: environment.as_ref().map(|_| {
             let value = variable(THREAD_PERCENTAGE).and_then(|text| text.trim().parse().ok());
             value.and_then(|value| ThreadPercentage::from_f64(value).ok()).unwrap_or(ThreadPercentage::FULL)
@@ -501,7 +502,7 @@ fn facts(
 }
 
 impl SupervisorContext {
-    /// Reads a daemon that is not ours, in one session of its own; the reason where it cannot be read.
+    /// Reads a foreign daemon in one session of its own; fails with the reason if it cannot be read.
     pub async fn read_foreign(&self, foreign: &ForeignDaemon) -> Result<ForeignPoll, String> {
         let environment = foreign.daemon.environment.clone()?;
         environment.reachable?;

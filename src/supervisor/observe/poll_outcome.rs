@@ -1,33 +1,33 @@
-//! How a poll ends, and what a session that ended early says of the daemon. Pure.
+//! Outcomes of polls, and of sessions that ended early. Pure.
 
 use crate::domain::daemon::Effective;
 use crate::mps::SessionError;
 use crate::mps::session::NoReplyCause;
 
-/// How a poll of the daemon, with or without writing, ended.
+/// Outcome of a poll of the daemon, with or without writing.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PollOutcome {
     /// Everything was read.
     Seen(Effective),
-    /// Others kept the daemon busy to the deadline; nothing is known to have changed.
+    /// Others kept the daemon busy until the deadline; nothing is known to have changed.
     Busy(String),
     /// A command did not answer and may still take effect.
     Unanswered(String),
-    /// The answer was not one that can be read.
+    /// The answer could not be parsed.
     Unreadable(String),
-    /// The control program did not do what it should: it crashed, or wrote something else than an answer.
+    /// The control program failed: it crashed, or wrote something other than an answer.
     Misbehaved(String),
-    /// Control processes ended without an answer and without saying that others are served: they may have been turned away
-    /// for others, or the program says nothing.
+    /// Control processes ended without an answer and without reporting that others are served: they may have been turned away
+    /// because of others, or the program reports nothing.
     Mute(String),
     /// No control process could be started: this process, or the host, has no file descriptor left.
     NoFiles(String),
-    /// No control process could be started for another reason, or none answers within a session; with the remedy.
+    /// No control process could be started for another reason, or none answers within a session; contains the remedy.
     NotRun(String),
 }
 
 impl PollOutcome {
-    /// Why not everything was read.
+    /// Returns the reason why not everything was read.
     pub fn failure(&self) -> Option<&str> {
         match self {
             Self::Seen(_) => None,
@@ -42,10 +42,10 @@ impl PollOutcome {
     }
 }
 
-/// What a session that ended early says of the daemon.
+/// Returns the outcome of a poll whose session ended early.
 pub(crate) fn unanswered(error: SessionError) -> PollOutcome {
     match error {
-        // Not silence: whatever became of the command, the next poll reads everything again.
+        // Not silence: whatever the effect of the command, the next poll reads everything again.
         SessionError::Unknown {
             command,
             cause: cause @ (NoReplyCause::Ended { .. } | NoReplyCause::TooLong),
@@ -63,7 +63,7 @@ pub(crate) fn unanswered(error: SessionError) -> PollOutcome {
     }
 }
 
-/// Whether this process, or the host, has no file descriptor left.
+/// Returns true if this process, or the host, has no file descriptor left.
 pub(crate) fn out_of_files(error: &std::io::Error) -> bool {
     let errno = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
     matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))

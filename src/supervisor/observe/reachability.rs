@@ -1,4 +1,4 @@
-//! Whether a user's programs can reach the sockets that they need.
+//! Checks that a user's programs can reach the sockets that they need.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::supervisor::fleet::Fleet;
 impl SupervisorContext {
     /// Refuses a user whose programs cannot reach a daemon's sockets: they would run outside MPS in silence.
     pub async fn check_reachable(&self, pipe: PathBuf, uid: u32) -> Result<(), String> {
-        // The host's user database may be far away.
+        // The lookup in the host's user database may take long.
         let checked = tokio::task::spawn_blocking(move || check_reachable(&pipe, uid)).await;
         checked.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
@@ -19,7 +19,8 @@ impl SupervisorContext {
 impl Fleet {
     /// Refuses a user whose programs cannot reach the socket of a tenant of this daemon: they would run outside MPS in silence.
     ///
-    /// A daemon that root does not run serves its own user alone. Without `multi_user` the server runs as that user too, and has to reach the daemon's own directory.
+    /// A daemon that root does not run serves its own user alone. Without `multi_user` the server runs as the given user too,
+    /// and has to reach the daemon's own directory.
     pub async fn check_reachable(
         &self,
         daemon: &DaemonName,
@@ -31,7 +32,7 @@ impl Fleet {
         let context = self.context();
         context.check_reachable(context.handouts.root().to_owned(), uid).await?;
         let pipe = self.pipe_directory(daemon);
-        // Its own directory is opened to the users of its tenants.
+        // The daemon's own directory is opened to the users of its tenants.
         if pipe != context.pipe_directory(daemon) {
             return context.check_reachable(pipe, uid).await;
         }
@@ -42,7 +43,7 @@ impl Fleet {
     }
 }
 
-/// Refuses a user whom a control daemon of this owner starts no server for: 580 refuses its owner `start_server -uid` for another one.
+/// Refuses a user for whom a control daemon of this owner starts no server: 580 refuses an owner's `start_server -uid` for another user.
 fn serves(owner: u32, uid: u32) -> Result<(), String> {
     if owner == 0 || owner == uid {
         return Ok(());

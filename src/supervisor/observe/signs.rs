@@ -1,18 +1,18 @@
-//! What shows whose a process is that MPS has not listed.
+//! Signs of the tenant to which a process belongs that MPS has not listed.
 
 use crate::domain::attribution::Signs;
 use crate::domain::client::{ClientId, MountedDirectories};
 use crate::domain::environment::TENANT_HINT;
 use crate::host::process;
 
-/// Whose a process may be, while it lives: what CUDA refuses mostly reports it and ends within milliseconds.
+/// Reads the signs of a process while it lives. A process that CUDA refuses mostly reports it and ends within milliseconds.
 pub(in crate::supervisor) fn living_signs(pid: u32) -> Option<Signs> {
     let identity = process::identify(pid)?;
     let signs = Signs {
         id: identity.into(),
         ancestors: process::ancestors(pid).filter_map(process::identify).map(ClientId::from).collect(),
         uid: process::uid(pid),
-        // Reading a container's mounts takes longer than what CUDA refuses mostly lives.
+        // Reading a container's mounts takes longer than a process that CUDA refuses mostly lives.
         mounted: MountedDirectories::default(),
         hint: process::variable(pid, TENANT_HINT).and_then(|hint| hint.into_string().ok()),
     };

@@ -1,4 +1,4 @@
-//! Which step brings a daemon closer to what is desired: pure functions of what was observed.
+//! The next step that brings a daemon closer to its desired state: pure functions of the observed state.
 
 pub(crate) mod daemon;
 pub(crate) mod layout;

@@ -1,16 +1,16 @@
-//! What is done about a daemon that does not answer.
+//! Remedies for a daemon that does not answer.
 
 use crate::host::Identity;
 
-/// What to do next about it.
+/// Next step against the silence of a daemon.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Remedy {
-    /// Nothing: something else is wrong, or the daemon may not be touched.
+    /// Nothing: the cause is another one, or the daemon may not be touched.
     #[default]
     None,
-    /// Nothing yet: clients are at work until then, or it may answer until then.
+    /// Nothing before this time: clients are at work until then, or the daemon may answer until then.
     WaitUntil(i64),
-    /// Nothing, as long as clients are at work.
+    /// Nothing while clients are at work.
     WaitForClients,
     /// Kill these servers.
     KillServers(Vec<Identity>),

@@ -5,73 +5,73 @@
 //!      └── clients work ── wedge_grace_s is over ─►        └── still silent ──► kill the control daemon
 //! ```
 //!
-//! Where server.log does not show that the server hangs, it takes longer, depending on what else shows it. With
-//! [`WedgePolicy::Replace`] every silence ends, but one that a stopped process of the daemon, or the want of files, explains.
+//! If server.log does not show that the server hangs, recovery takes longer, depending on the other evidence. With
+//! [`WedgePolicy::Replace`] every silence ends, except one that a stopped process of the daemon or a lack of files explains.
 //!
-//! On real hardware the control daemon hangs with its server, killing the client that waits does not help, and `kill -9` of the
+//! On real hardware the control daemon hangs with its server, killing the waiting client does not help, and `kill -9` of the
 //! server helps at once (FACTS.md, "A client killed while it connects").
 
 use super::remedy::Remedy;
 use crate::domain::wedge::{WedgePolicy, WedgeSettings};
 use crate::supervisor::observe::evidence::DiagnosisEvidence;
 
-/// How long a daemon gets to answer again once its server was killed, before it is killed too.
+/// Time that a daemon gets to answer again once its server was killed, before it is killed too.
 const HEAL_MS: i64 = 2_000;
-/// How long a daemon has to be silent where server.log does not show that its server hangs, and only a client that waits does.
+/// Least silence before a server is killed if server.log does not show that it hangs, and only a waiting client does.
 const UNPROVEN_MS: i64 = 5_000;
-/// The same where the client that waited is gone, as its user ended it: two sessions without an answer.
+/// Least silence if the client that waited is gone, because its user ended it: two sessions without an answer.
 const WAITER_GONE_MS: i64 = 10_000;
-/// The same where nothing shows it; a server of many GPUs takes its time to start, and its daemon is silent meanwhile.
+/// Least silence without any evidence: a server of many GPUs takes long to start, and its daemon is silent meanwhile.
 const UNEXPLAINED_MS: i64 = 45_000;
 
-/// How long a daemon has not answered, and what was done about it.
+/// Duration of a daemon's silence, and the measures taken against it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WedgeDetector {
-    /// When the first session began that got no answer.
+    /// Beginning of the first session that got no answer.
     since: Option<i64>,
-    /// When its servers were killed for it.
+    /// Time at which its servers were killed for it.
     killed_at: Option<i64>,
-    /// Whether something else was found to explain it the last time, which may be over since.
+    /// True if another cause was last found to explain the silence; it may be over since.
     explained: bool,
-    /// Whether a client waited to connect at any time since.
+    /// True if a client waited to connect at any time during the silence.
     waited: bool,
 }
 
 impl WedgeDetector {
-    /// A session that began then got no answer until now.
+    /// Notes that a session that began at `began` got no answer until now.
     pub(crate) fn note_silence(&mut self, began: i64, now: i64) {
-        // What was continued during that session gets the time of a whole one to answer.
+        // A process that was continued during that session gets the time of a whole one to answer.
         let since = if std::mem::take(&mut self.explained) { now } else { began };
         self.since.get_or_insert(since);
     }
 
-    /// Something else explains it: a stopped process, or one that is out of files.
+    /// Notes that another cause explains the silence: a stopped process, or one that is out of files.
     pub(crate) fn is_explained(&mut self) {
         *self = Self { explained: true, ..Self::default() };
     }
 
-    /// A client waited to connect, which may end meanwhile.
+    /// Notes that a client waited to connect; it may end meanwhile.
     pub(crate) fn client_waited(&mut self) {
         self.waited = true;
     }
 
-    /// Whether a client waited to connect at any time during it.
+    /// Returns true if a client waited to connect at any time during the silence.
     pub(crate) fn has_seen_waiting(&self) -> bool {
         self.waited
     }
 
-    /// Its servers were killed.
+    /// Notes that its servers were killed.
     pub(crate) fn server_killed(&mut self, now: i64) {
         self.killed_at = Some(now);
     }
 
-    /// Whether its servers were killed, and it has not answered since.
+    /// Returns true if its servers were killed, and it has not answered since.
     pub(crate) fn is_after_kill(&self) -> bool {
         self.killed_at.is_some()
     }
 }
 
-/// What to do about a daemon that was silent until `now`.
+/// Chooses the remedy for a daemon that was silent until `now`.
 pub(crate) fn remedy(
     silence: WedgeDetector,
     evidence: &DiagnosisEvidence,
@@ -95,8 +95,8 @@ pub(crate) fn remedy(
     if servers.is_empty() { Remedy::KillDaemon } else { Remedy::KillServers(servers.clone()) }
 }
 
-/// How long a daemon has to be silent before its server is replaced; `None` as long as clients are at work that the policy waits
-/// for. A stopped client gets the time of any client at work, since it holds the daemon up only where MPS was asked to end it
+/// Returns the silence after which a daemon's server is replaced; `None` while clients are at work and the policy waits for
+/// them. A stopped client gets the time of any client at work, since it blocks the daemon only if MPS was asked to end it
 /// (recording 07).
 pub(crate) fn timeout_ms(evidence: &DiagnosisEvidence, settings: WedgeSettings) -> Option<i64> {
     let sure = if !evidence.hung.is_empty() {
@@ -241,7 +241,7 @@ mod tests {
             let stopped = DiagnosisEvidence { stopped: vec![(what, 9)], ..hung(Some(vec![])) };
             assert_eq!(at(&stopped, i64::MAX), Remedy::None);
         }
-        // Continued in the middle of a session: it gets another one.
+        // A process that is continued in the middle of a session gets another session.
         let mut silence = silent_since(0);
         silence.is_explained();
         silence.note_silence(5_000, 10_000);

@@ -1,23 +1,23 @@
-//! What blocks a daemon.
+//! Reasons why a daemon is blocked.
 
 use crate::domain::condition::ConditionReason;
 
-/// A condition that blocks a daemon and that the manager does not touch by itself.
+/// Problem that blocks a daemon and that the manager does not solve by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocker {
-    /// One word, as `ForeignDaemon`.
+    /// Reason in one word, for example `ForeignDaemon`.
     pub reason: ConditionReason,
-    /// A sentence with the remedy.
+    /// Sentence with the remedy.
     pub message: String,
 }
 
 impl Blocker {
-    /// Two things that should agree do not, so nothing is touched.
+    /// Creates a blocker for facts that contradict each other, so that nothing is touched.
     pub fn doubtful(message: String) -> Self {
         Self { reason: ConditionReason::DoubtfulProcess, message }
     }
 
-    /// Whether it stays until an operator acts; a shortage or a busy daemon may pass by itself.
+    /// Returns true if it stays until an operator acts; a shortage or a busy daemon may pass by itself.
     pub fn needs_operator(&self) -> bool {
         matches!(
             self.reason,

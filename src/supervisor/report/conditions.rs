@@ -16,7 +16,7 @@ use crate::host;
 use crate::supervisor::reconcile::daemon::{DaemonReconciler, serves_another_user};
 use crate::supervisor::reconcile::layout;
 
-/// What a driver has counted.
+/// Counters of a driver.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DaemonCounters {
     pub(crate) incarnations: u64,
@@ -24,12 +24,12 @@ pub(crate) struct DaemonCounters {
     pub(crate) sessions: SessionCounts,
 }
 
-/// The status of the daemon's layout.
+/// Returns the status of the daemon's layout.
 pub(crate) fn layout_status(state: &DaemonReconciler, desired: &Desired) -> Option<LayoutStatus> {
     state.layout.status(desired, state.listed())
 }
 
-/// The status to publish.
+/// Returns the status to publish.
 pub(crate) fn status(
     state: &DaemonReconciler,
     desired: &Desired,
@@ -104,7 +104,7 @@ fn conditions(
             server_fault(server),
         ));
     }
-    // One that others cause is over at once and comes back with them: it is reported for a while.
+    // A failure that others cause is over at once and recurs with them: it is reported for a while.
     let is_recent = |failure: &&Diagnosis| {
         !matches!(phase, Phase::Ready | Phase::Observed)
             || (matches!(failure.reason, ConditionReason::DiedInSession | ConditionReason::QuitByOthers)
@@ -139,7 +139,7 @@ fn conditions(
     conditions
 }
 
-/// Says of a daemon that takes no new clients why that is.
+/// Returns the condition of a daemon that takes no new clients, with the reason.
 fn cordoned(desired: &Desired) -> Option<Condition> {
     let (reason, message) = match desired.maintenance {
         Some(_) => (
@@ -160,7 +160,7 @@ fn cordoned(desired: &Desired) -> Option<Condition> {
     Some(Condition::new(ConditionType::Schedulable, false, reason, message))
 }
 
-/// That others changed settings: while it is so, and for a while after it was restored.
+/// Reports settings that others changed: while they differ, and for a while after they were restored.
 fn drift(state: &DaemonReconciler, desired: &Desired, now: i64) -> Option<Condition> {
     let drift = &state.drift;
     let recent = drift.last_at.is_some_and(|at| now - at < SHOWN_MS);
@@ -199,7 +199,7 @@ fn waiting(desired: &Desired, queue: &Waiting) -> Condition {
     let waiting: Vec<u32> = queue.waiting.iter().map(|client| client.pid).collect();
     let behind = &queue.behind;
     let clients = if behind.clients.is_empty() { "none is listed".to_owned() } else { list(&behind.clients) };
-    // The clients of its tenants are not to end for one who has nothing to do here.
+    // The clients of its tenants should not end for a user who has nothing to do here.
     let others = (desired.others.everyone, desired.others.users.as_slice());
     let end = if has_business(queue.uid, desired.server_uid, others, desired.uids.iter().copied()) {
         "wait, end those, or serve several users at once with multi_user (from CUDA 12.5 on), which takes a restart"
@@ -259,8 +259,9 @@ fn ready(state: &DaemonReconciler, desired: &Desired, phase: Phase) -> Condition
     Condition::new(ConditionType::Ready, ready, reason, message)
 }
 
-/// Why a running daemon is not ready. **The order of the reasons is defined here and nowhere else**: the first that applies is given,
-/// so each comes before those that it would cause by itself or that nobody could do anything about while it lasts.
+/// Returns the reason why a running daemon is not ready. **The order of the reasons is defined here and nowhere else**: the
+/// first that applies is returned, so each comes before those that it would cause by itself or that nobody could remove while
+/// it lasts.
 fn applying(state: &DaemonReconciler, desired: &Desired) -> (ConditionReason, String) {
     // 1. Nothing is known of a daemon that cannot be read.
     if let Some(poll_failure) = &state.poll_failure {
@@ -276,7 +277,7 @@ fn applying(state: &DaemonReconciler, desired: &Desired) -> (ConditionReason, St
         .unwrap_or_else(|| (ConditionReason::AwaitingReadBack, "its settings are being read back".to_owned()))
 }
 
-/// The reasons of a daemon that was read, in the order in which one is chosen.
+/// Returns the reasons why a daemon that was read is not ready, in their order of precedence.
 fn reasons(
     state: &DaemonReconciler,
     desired: &Desired,
@@ -294,7 +295,7 @@ fn reasons(
     [
         // 2. No client is accepted until clients end, whatever is written meanwhile.
         fault.map(|server| (ConditionReason::ServerFault, server_fault(server))),
-        // 3. What runs is not what is desired, and is replaced as a whole.
+        // 3. The running process is not the desired one, and is replaced as a whole.
         state.needs_restart(desired).then(|| {
             let message = "it was started for other GPUs or users, or in another mode, and is replaced as soon as no client is connected";
             (ConditionReason::RestartRequired, message.to_owned())
@@ -321,9 +322,9 @@ fn reasons(
     ]
 }
 
-/// Why a daemon has no server: one is on its way, or none stays.
+/// Returns the reason why a daemon has no server: one is being started, or none stays.
 fn no_server(state: &DaemonReconciler, desired: &Desired) -> (ConditionReason, String) {
-    // One may end by chance, and a daemon may overlook the first request, just after the end of the server before.
+    // One server may end by chance, and a daemon may overlook the first request, just after the end of the previous server.
     if state.failed_servers() < 2 {
         return (ConditionReason::ServerStarting, "its server is being started".to_owned());
     }
@@ -342,7 +343,7 @@ fn no_server(state: &DaemonReconciler, desired: &Desired) -> (ConditionReason, S
     (ConditionReason::ServerExits, message)
 }
 
-/// What a server with a fatal GPU error waits for, and what to do.
+/// Describes which clients a server with a fatal GPU error waits for, and the remedy.
 fn server_fault(server: &Server) -> String {
     let holders: Vec<String> = server
         .held_by

@@ -1,4 +1,5 @@
-//! Why a daemon could not be read: a reason, the likely cause, and the remedy. Pure; `observe/gather.rs` gathers the evidence.
+//! Diagnosis of a daemon that could not be read: a reason, the likely cause, and the remedy. Pure; `observe/gather.rs`
+//! gathers the evidence.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +11,15 @@ use crate::supervisor::observe::poll_outcome::PollOutcome;
 use crate::supervisor::reconcile::remedy::Remedy;
 use crate::supervisor::reconcile::wedge::timeout_ms;
 
-/// The most processes that a message names.
+/// Most processes that a message names.
 const NAMED: usize = 4;
 
-/// Why a daemon cannot be read at the moment.
+/// Reason why a daemon cannot be read at the moment, or why it died.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// One word, as `SessionHeldOpen`.
+    /// Reason in one word, for example `SessionHeldOpen`.
     pub reason: ConditionReason,
-    /// What is known, with the remedy.
+    /// Known facts and the remedy.
     pub message: String,
 }
 
@@ -28,7 +29,7 @@ impl std::fmt::Display for Diagnosis {
     }
 }
 
-/// Diagnoses the outcome of a poll; `None` when everything was read.
+/// Diagnoses the outcome of a poll; `None` if everything was read.
 pub(crate) fn name(outcome: &PollOutcome, evidence: &DiagnosisEvidence) -> Option<Diagnosis> {
     if matches!(outcome, PollOutcome::Seen(_)) {
         return None;
@@ -73,7 +74,7 @@ pub(crate) fn name(outcome: &PollOutcome, evidence: &DiagnosisEvidence) -> Optio
     }
 }
 
-/// What a lost pipe directory means and what to do about it.
+/// Describes the consequences of a lost pipe directory, and the remedy.
 pub(crate) fn pipes_lost(what: &str) -> String {
     format!(
         "{what} while the daemon ran, so no new client can reach it, and one that tries runs outside MPS: the daemon is \
@@ -81,7 +82,7 @@ pub(crate) fn pipes_lost(what: &str) -> String {
     )
 }
 
-/// What a full log disk means and what to do about it.
+/// Describes the consequences of a full log disk, and the remedy.
 pub(crate) fn log_disk_full(directory: &std::path::Path, room: u64) -> String {
     format!(
         "{room} bytes are left on the file system of {}: MPS drops the log lines that do not fit, so what happens is seen at the \
@@ -110,7 +111,7 @@ fn interfering(why: &str, evidence: &DiagnosisEvidence) -> String {
          namespace is not seen"
             .to_owned()
     } else {
-        // The callers change all the time; their parent processes are what an operator needs.
+        // The callers change all the time; an operator needs their parent processes.
         let mut parents: BTreeMap<String, usize> = BTreeMap::new();
         for caller in &evidence.callers {
             *parents.entry(started_by(caller)).or_default() += 1;
@@ -220,7 +221,7 @@ fn wedged(command: &str, evidence: &DiagnosisEvidence) -> String {
     format!("{command}; until it answers, nothing but reads is sent; {remedy}")
 }
 
-/// How long the daemon has to be silent before its server is replaced, in words.
+/// Returns the silence after which the daemon's server is replaced, in words.
 fn replaced_after(evidence: &DiagnosisEvidence) -> String {
     let grace = evidence.wedge.grace.as_millis();
     let timeout = timeout_ms(evidence, evidence.wedge).unwrap_or(grace);

@@ -1,4 +1,4 @@
-//! What drivers report, on its way to the database: a bounded queue, so that no driver ever waits for a disk.
+//! Observations of drivers on their way to the database: a bounded queue, so that no driver ever waits for a disk.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,72 +10,72 @@ use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::event::NewEvent;
 use crate::domain::{DaemonName, FilePlace};
 
-/// Entries that may wait; what comes while there are so many is counted and lost.
+/// Most entries that may wait; further ones are counted and lost.
 const WAITING: usize = 4096;
 
-/// Something that a driver observed.
+/// Observation of a driver.
 #[derive(Debug, Clone)]
 pub enum Observation {
-    /// An event.
+    /// Event of the daemon.
     Event(Box<NewEvent>),
-    /// A poll found a new client.
+    /// New client that a poll found.
     ClientArrived(Box<ClientFacts>),
-    /// A client is gone, with the event that caused it, if any.
+    /// End of a client, with the type of the event that caused it, if any.
     ClientLeft(ClientId, Option<crate::domain::event::EventType>),
-    /// A process came and went between two polls, as server.log reports.
+    /// Process that came and went between two polls, according to server.log.
     UnobservedClient(UnobservedClient),
-    /// server.log was read so far, and everything that it reports is in this entry or in an earlier one.
+    /// Position to which server.log was read; everything that it reports is in this entry or in an earlier one.
     ReadTo(FilePlace),
 }
 
-/// A client that server.log alone reports.
+/// Client that only server.log reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnobservedClient {
-    /// Its process ID.
+    /// PID of the client.
     pub pid: u32,
-    /// The server that it connected to.
+    /// Server to which it connected.
     pub server: u32,
-    /// When it came, in unix milliseconds, by the log.
+    /// Time at which it came, in unix milliseconds, according to the log.
     pub came: Option<i64>,
-    /// When it left.
+    /// Time at which it left, in unix milliseconds.
     pub left: Option<i64>,
 }
 
-/// The observations of a driver at one time, written in one transaction.
+/// Observations of a driver at one time, written in one transaction.
 #[derive(Debug, Clone)]
 pub struct DaemonObservations {
-    /// The daemon.
+    /// Daemon of the driver.
     pub daemon: DaemonName,
-    /// When, in unix milliseconds.
+    /// Time of the observations, in unix milliseconds.
     pub at: i64,
-    /// What happened, in this order.
+    /// Observations in the order in which they happened.
     pub observations: Vec<Observation>,
 }
 
-/// What the queue gives.
+/// Item of the queue.
 #[derive(Debug, Clone)]
 pub enum QueuedItem {
     /// Observations of a driver.
     DaemonObservations(DaemonObservations),
-    /// An event of the manager itself that could not be written at once.
+    /// Event of the manager itself that could not be written at once.
     Event {
-        /// When, in unix milliseconds.
+        /// Time of the event, in unix milliseconds.
         at: i64,
-        /// What happened.
+        /// Event to write.
         event: Box<NewEvent>,
     },
-    /// That what followed here was lost, since nothing could be written.
+    /// Loss of the observations that followed here, since nothing could be written.
     Lost {
-        /// How many notes.
+        /// Number of lost observations.
         count: u64,
-        /// When the first of them was reported, in unix milliseconds.
+        /// Time of the first of them, in unix milliseconds.
         from: i64,
-        /// When the last of them was.
+        /// Time of the last of them, in unix milliseconds.
         until: i64,
     },
 }
 
-/// From the drivers to the writer of events; cheap to clone.
+/// Queue from the drivers to the writer of events; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct EventQueue {
     shared: Arc<QueueState>,
@@ -89,7 +89,7 @@ struct QueueState {
 }
 
 impl EventQueue {
-    /// Queues what was observed of a daemon; never waits.
+    /// Queues the observations of a daemon; never waits.
     pub fn record(&self, entry: DaemonObservations) {
         if entry.observations.is_empty() {
             return;
@@ -120,7 +120,7 @@ impl EventQueue {
         self.shared.wake.notify_one();
     }
 
-    /// Takes up to `most` items, in their order; waits for one, and gives none once it is closed and empty.
+    /// Takes up to `most` items in their order. Waits for an item, and returns none once the queue is closed and empty.
     pub async fn take(&self, most: usize) -> Vec<QueuedItem> {
         loop {
             let waiting = self.shared.wake.notified();
@@ -141,13 +141,13 @@ impl EventQueue {
         self.shared.wake.notify_one();
     }
 
-    /// Whether nothing more comes.
+    /// Returns true if the queue is closed: no further items come.
     pub fn is_closed(&self) -> bool {
         self.shared.closed.load(Ordering::Acquire)
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<QueuedItem>> {
-        // A panic elsewhere leaves the queue as it was before or after one item: both are whole.
+        // A panic elsewhere leaves the queue as it was before or after one item: both are consistent.
         self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -172,7 +172,7 @@ mod tests {
         }
         let first = queue.take(1).await;
         assert!(matches!(&first[..], [QueuedItem::DaemonObservations(entry)] if entry.at == 0));
-        // Room for one more would not be at the end of what is missing: it is missing, too.
+        // The item would come after the gap and not at its end: it counts as missing, too.
         queue.record(entry(9_999));
         let rest = queue.take(usize::MAX).await;
         assert_eq!(rest.len(), WAITING);

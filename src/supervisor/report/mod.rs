@@ -1,4 +1,4 @@
-//! What is reported of a daemon: conditions, diagnoses and events.
+//! Reports about a daemon: conditions, diagnoses and events.
 
 pub(crate) mod blocker;
 pub(crate) mod conditions;

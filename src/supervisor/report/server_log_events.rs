@@ -1,7 +1,7 @@
 //! Events that only server.log shows: clients that came and went between polls, refusals, faults. Pure.
 //!
-//! Anyone who reaches the pipe directory can write into the log (FACTS.md, "Logs"), so whatever is reported by it alone says so, and
-//! what a poll can find out is left to the poll.
+//! Anyone who reaches the pipe directory can write into the log (FACTS.md, "Logs"). Each event that only the log supports is
+//! therefore marked as such, and facts that a poll can find out are left to the poll.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,38 +12,38 @@ use super::event_queue::UnobservedClient;
 use crate::domain::attribution::Signs;
 use crate::mps::log::{LogEvent, LogRecord};
 
-/// The most that is kept of each kind: the log is anybody's to write, and memory is not.
+/// Most entries that are kept of each kind: anybody can write to the log, and memory is limited.
 const KEPT: usize = 256;
-/// The most goodbyes that are kept: all that fit into a log before it is emptied.
+/// Most disconnects that are kept: as many as fit into a log before it is emptied.
 const DISCONNECTS: usize = 1 << 16;
-/// How near to a fault a context's end is of the same moment, in milliseconds: the culprits' ends of misaligned accesses were up to 1 ms away, and
-/// those of innocent clients at least 24.
+/// Largest distance from a fault at which the end of a context counts as simultaneous, in milliseconds. The culprits'
+/// contexts ended up to 1 ms from misaligned accesses, and those of innocent clients at least 24.
 const SAME_MOMENT_MS: i64 = 5;
-/// Polls that do not list a client of the log, after which it is dropped.
+/// Number of polls without a client of the log, after which it is dropped.
 const POLLS: u8 = 2;
 
-/// What the log reported and no caller has taken yet.
+/// Events of the log that no caller has taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct ServerLogEvents {
-    /// What was written before this time, in unix milliseconds, is history and makes no events.
+    /// Time before which lines are history and make no events, in unix milliseconds.
     since: Option<i64>,
-    /// Clients that the log reports and no poll has listed yet, by process ID.
+    /// Clients that the log reports and no poll has listed yet, by PID.
     came: BTreeMap<u32, ArrivedClient>,
-    /// When clients connected, by process ID, until a poll has listed them.
+    /// Time at which clients connected, by PID, until a poll has listed them.
     connected_at: BTreeMap<u32, i64>,
-    /// Contexts that ended last, by process ID, with their server and when.
+    /// Contexts that ended last, by PID, with their server and the time.
     ended: BTreeMap<u32, (u32, i64)>,
     /// Servers with processes whose worker was in reset as they exited.
     in_reset: BTreeSet<(u32, u32)>,
     /// Processes that their server has logged as gone: they left while it lived.
     disconnected: BTreeSet<u32>,
-    /// Whether goodbyes may have been missed since the last poll that listed all clients.
+    /// True if disconnects may have been missed since the last poll that listed all clients.
     missed_disconnects: bool,
     visits: Vec<UnobservedClient>,
     refused: Vec<LoggedRefusal>,
-    /// By server.
+    /// Faults by server.
     faults: BTreeMap<u32, LoggedFault>,
-    /// Whether lines may have been missed, or there were too many.
+    /// True if lines may have been missed, or there were too many.
     missed: bool,
 }
 
@@ -52,56 +52,57 @@ struct ArrivedClient {
     server: u32,
     at: Option<i64>,
     polls: u8,
-    /// Whether it has a context, without which it can do nothing.
+    /// True if it has a context, without which it can do nothing.
     works: bool,
 }
 
-/// A client that was not admitted.
+/// Client that was not admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LoggedRefusal {
     pub(crate) server: u32,
     pub(crate) reason: String,
-    /// The process, where the log leaves no doubt.
+    /// PID of the process, if the log leaves no doubt.
     pub(crate) pid: Option<u32>,
     pub(crate) at: Option<i64>,
-    /// What was read of the process while it lived: most end within milliseconds.
+    /// Signs that were read of the process while it lived: most end within milliseconds.
     pub(crate) process: Option<Signs>,
 }
 
-/// A fatal GPU error.
+/// Fatal GPU error.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LoggedFault {
-    /// Whom MPS names, which is no evidence.
+    /// Processes that MPS names, which is no evidence.
     pub(crate) named: BTreeSet<u32>,
-    /// Whose work is lost.
+    /// Processes whose work is lost.
     pub(crate) affected: BTreeSet<u32>,
-    /// Whose context ended in that moment: of a misaligned access the culprit's, 20 of 20 on H200s, and nobody else's.
+    /// Processes whose context ended at that moment. For a misaligned access it was the culprit's context, 20 of 20 times on
+    /// H200s, and no other.
     pub(crate) ended_with_it: BTreeSet<u32>,
-    /// Whether the list of those has come to its last part, which names each of them.
+    /// True if the list of affected processes has come to its last part, which names each of them.
     pub(crate) is_complete: bool,
-    /// When it began.
+    /// Time at which it began, in unix milliseconds.
     pub(crate) at: Option<i64>,
 }
 
 impl LoggedFault {
-    /// Whether it is about this process.
+    /// Returns true if it affects or names this process.
     pub(crate) fn names(&self, pid: u32) -> bool {
         self.affected.contains(&pid) || self.named.contains(&pid)
     }
 }
 
-/// When a message was written, in unix milliseconds.
+/// Returns the time at which a message was written, in unix milliseconds.
 pub(crate) fn logged_at(at: DateTime) -> Option<i64> {
     Some(at.to_zoned(TimeZone::system()).ok()?.timestamp().as_millisecond())
 }
 
 impl ServerLogEvents {
-    /// Passes over what was written before this time.
+    /// Skips lines that were written before this time.
     pub(crate) fn since(now: i64) -> Self {
         Self { since: Some(now), ..Self::default() }
     }
 
-    /// Reads a message of server.log; gives the refusal that it reports.
+    /// Reads a message of server.log, and returns the refusal that it reports.
     pub(crate) fn read_record(&mut self, record: &LogRecord) -> Option<&mut LoggedRefusal> {
         let at = logged_at(record.at);
         if self.since.is_some_and(|since| at.is_none_or(|at| at < since)) {
@@ -188,7 +189,7 @@ impl ServerLogEvents {
         None
     }
 
-    /// Whom a server refused: the process that it names, or the only one that has connected and got no context yet.
+    /// Returns the process that a server refused: the one that it names, or the only one that has connected and has no context yet.
     fn refused_process(&self, server: u32, reason: &str) -> Option<u32> {
         let named = reason.split_once("{PID: ").and_then(|(_, rest)| rest.split_once(',')?.0.parse().ok());
         let mut waiting = self.came.iter().filter(|(_, came)| came.server == server && !came.works);
@@ -206,21 +207,21 @@ impl ServerLogEvents {
         Some(self.faults.entry(server).or_default())
     }
 
-    /// Whose work is lost is reported after the fault itself; alone it says nothing.
+    /// Adds a process whose work is lost. MPS reports it after the fault itself; without a fault it is ignored.
     fn lost(&mut self, server: u32, pid: u32) {
         if let Some(fault) = self.faults.get_mut(&server).filter(|fault| fault.affected.len() < KEPT) {
             fault.affected.insert(pid);
         }
     }
 
-    /// Lines may have been missed.
+    /// Notes that lines may have been missed.
     pub(crate) fn missed(&mut self) {
         self.missed |= self.since.is_none();
         self.missed_disconnects = true;
         self.came.clear();
     }
 
-    /// A poll listed these processes, so it reports their arrival, not the log.
+    /// Takes the processes that a poll listed: the poll reports their arrival, not the log.
     pub(crate) fn polled(&mut self, listed: &BTreeSet<u32>) {
         self.missed_disconnects = false;
         self.came.retain(|pid, came| {
@@ -229,39 +230,39 @@ impl ServerLogEvents {
         });
     }
 
-    /// Whether no arrival is pending, so that all events of the log so far are published.
+    /// Returns true if no arrival is pending, so that all events of the log so far are published.
     pub(crate) fn is_complete(&self) -> bool {
         self.came.is_empty()
     }
 
-    /// Those who came and went, but for those that the polls know.
+    /// Takes the clients that came and went, except those that polls know.
     pub(crate) fn take_visits(&mut self, known: impl Fn(u32) -> bool) -> Vec<UnobservedClient> {
         std::mem::take(&mut self.visits).into_iter().filter(|visit| !known(visit.pid)).collect()
     }
 
-    /// Clients that were refused.
+    /// Takes the clients that were refused.
     pub(crate) fn take_refused(&mut self) -> Vec<LoggedRefusal> {
         std::mem::take(&mut self.refused)
     }
 
-    /// Whether a server has logged this process as gone.
+    /// Returns true if a server has logged this process as gone.
     pub(crate) fn has_disconnected(&self, pid: u32) -> bool {
         self.disconnected.contains(&pid)
     }
 
-    /// Whether some clients that are taken to be connected may have left, since lines were missed.
+    /// Returns true if some clients that are taken to be connected may have left, since lines were missed.
     pub(crate) fn has_missed_disconnects(&self) -> bool {
         self.missed_disconnects
     }
 
-    /// Forgets goodbyes but those of processes of which more is to be reported, and when those connected that polls list.
+    /// Forgets the disconnects of processes that are not `known`, and the connection times of clients that polls have listed.
     pub(crate) fn forget_disconnected(&mut self, known: impl Fn(u32) -> bool) {
         self.disconnected.retain(|pid| known(*pid));
         let came = &self.came;
         self.connected_at.retain(|pid, _| came.contains_key(pid));
     }
 
-    /// When a process connected that polls have not listed before.
+    /// Returns the time at which a process connected that polls have not listed before.
     pub(crate) fn connected_at(&self, pid: u32) -> Option<i64> {
         self.connected_at.get(&pid).copied()
     }
@@ -274,28 +275,28 @@ impl ServerLogEvents {
             .collect()
     }
 
-    /// Processes at work in this server that no poll has listed yet.
+    /// Returns the processes at work in this server that no poll has listed yet.
     pub(crate) fn unlisted(&self, server: u32) -> impl Iterator<Item = u32> {
         let here = move |came: &ArrivedClient| came.server == server && came.works;
         self.came.iter().filter(move |(_, came)| here(came)).map(|(pid, _)| *pid)
     }
 
-    /// What is known so far of a fault of this server.
+    /// Returns the facts known so far about a fault of this server.
     pub(crate) fn fault_so_far(&self, server: u32) -> Option<&LoggedFault> {
         self.faults.get(&server)
     }
 
-    /// Takes what is known of a fault of this server.
+    /// Takes the facts known about a fault of this server.
     pub(crate) fn take_fault(&mut self, server: u32) -> Option<LoggedFault> {
         self.faults.remove(&server)
     }
 
-    /// The servers of which the log reports a fault.
+    /// Returns the servers for which the log reports a fault.
     pub(crate) fn faulty_servers(&self) -> Vec<u32> {
         self.faults.keys().copied().collect()
     }
 
-    /// Whether something is missing; it is said once.
+    /// Returns true if events are missing, once for each loss.
     pub(crate) fn take_missed(&mut self) -> bool {
         std::mem::take(&mut self.missed)
     }

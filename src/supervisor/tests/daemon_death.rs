@@ -4,7 +4,7 @@ use super::script::SessionFault;
 use super::*;
 use crate::domain::condition::{ConditionReason, ConditionType};
 
-/// Kills the control process as soon as there is one, `times` in a row.
+/// Kills the control process as soon as it exists, `times` in a row.
 async fn kill(host: &ScriptedHost, times: usize) {
     let before = host.observed().status.deaths;
     for death in 1..=u64::try_from(times).expect("few") {
@@ -85,7 +85,7 @@ async fn dead_server_is_replaced_at_once() {
     assert_eq!(requests.filter(|command| command.starts_with("start_server")).count(), 2);
 }
 
-/// Kills a daemon while a session is open, which was opened before one of the manager's or after it; returns the reason that is given.
+/// Kills a daemon in an open session, which was opened before one of the manager's or after it; returns the reported reason.
 async fn blamed(before_ours: bool) -> Option<ConditionReason> {
     let host = ScriptedHost::ready().await;
     host.script.log_sessions(&host.log("control.log"));

@@ -7,7 +7,7 @@ use crate::domain::drift::DriftPolicy;
 
 const CHANGE: &str = "set_default_active_thread_percentage 30";
 
-/// A ready host whose logs report every change.
+/// Returns a ready host whose logs report every change.
 async fn with_live_logs(policy: DriftPolicy) -> ScriptedHost {
     let host = ScriptedHost::new();
     host.script.log_sessions(&host.log("control.log"));
@@ -17,7 +17,7 @@ async fn with_live_logs(policy: DriftPolicy) -> ScriptedHost {
     host
 }
 
-/// How often the percentage was written.
+/// Returns the number of times that the percentage was written.
 fn writes(host: &ScriptedHost) -> usize {
     let sessions = host.script.sessions();
     let commands = sessions.iter().flat_map(|session| &session.commands);

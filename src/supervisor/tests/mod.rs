@@ -1,7 +1,7 @@
 //! Scenarios of a driver under virtual time, with a control daemon that follows a script.
 //!
-//! Time stands still while anything runs, and jumps to the next timer when nothing does. What comes from the kernel, the
-//! death of a process or a change of a log, is noticed at the next jump, so that [`TICK`] is what it may be late.
+//! Time stands still while anything runs, and jumps to the next timer when nothing does. Events of the kernel, such as the
+//! death of a process or a change of a log, are noticed at the next jump, so they may be noticed [`TICK`] late.
 
 mod daemon_death;
 mod drift;
@@ -30,27 +30,27 @@ use crate::domain::{GpuUuid, ThreadPercentage};
 use crate::gpu::{DeviceFile, GpuDriver, Inventory, InventoryError};
 use crate::testing::h200;
 
-/// How far a jump of the time goes at most.
+/// Longest jump of the time.
 const TICK: Duration = Duration::from_millis(5);
-/// How late something may be noticed: a jump, and the timer's own resolution.
+/// Longest delay before an event is noticed: a jump, and the timer's own resolution.
 const LATE: Duration = Duration::from_millis(10);
 /// Longest virtual time for anything.
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// The pauses of an idle daemon without and with logs, and the longest time for a session.
+/// Pause of an idle daemon without logs. [`POLL_INTERVAL`] is the pause with logs, and [`DEADLINE`] the longest time for a session.
 const CHECK_INTERVAL: Duration = Duration::from_secs(8);
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// One GPU, which can be away.
+/// Inventory of one GPU, which can be away.
 #[derive(Default)]
 pub(super) struct OneGpu {
     away: AtomicBool,
-    /// How often the driver was asked for it.
+    /// Times at which the driver was asked for it.
     listings: Mutex<Vec<Instant>>,
 }
 
 impl OneGpu {
-    /// A host without its GPU.
+    /// Creates a host without its GPU.
     pub(super) fn away() -> Self {
         Self { away: AtomicBool::new(true), ..Self::default() }
     }
@@ -79,7 +79,7 @@ impl Inventory for OneGpu {
     }
 }
 
-/// A fleet of daemons that follow a script.
+/// Host with a fleet of daemons that follow a script.
 struct ScriptedHost {
     home: tempfile::TempDir,
     gpu: Arc<OneGpu>,
@@ -87,7 +87,7 @@ struct ScriptedHost {
     script: Script,
 }
 
-/// The desired state of the daemon: half of the GPU for its clients.
+/// Returns the desired state of the daemon: half of the GPU for its clients.
 fn desired(generation: i64) -> Desired {
     let uid = rustix::process::getuid().as_raw();
     Desired {
@@ -107,7 +107,7 @@ impl ScriptedHost {
         let home = tempfile::tempdir_in("/tmp").expect("directory");
         let (gpu, script) = (Arc::new(OneGpu::default()), Script::new());
         let inventory: Arc<dyn Inventory> = gpu.clone();
-        // Only what runs in this directory is of this host.
+        // Only processes in this directory belong to this host.
         let world = [("MPS_SIM_WORLD".into(), home.path().into())];
         let context = SupervisorContext {
             clock: Clock::on_tokio_time(1_800_000_000_000),
@@ -134,7 +134,7 @@ impl ScriptedHost {
         Self { home, gpu, fleet: Fleet::new(context), script }
     }
 
-    /// A host whose daemon is ready.
+    /// Creates a host whose daemon is ready.
     async fn ready() -> Self {
         let host = Self::new();
         host.publish(desired(1));
@@ -178,12 +178,12 @@ impl ScriptedHost {
     }
 }
 
-/// The pauses between these moments.
+/// Returns the pauses between these moments.
 fn pauses(moments: &[Duration]) -> Vec<Duration> {
     moments.windows(2).map(|pair| pair[1].checked_sub(pair[0]).expect("moments in order")).collect()
 }
 
-/// Whether these are the pauses, to what a jump of the time may take.
+/// Checks that these are the pauses, with the tolerance of one jump of the time.
 fn assert_pauses(found: &[Duration], wanted: &[Duration]) {
     let agree = |(found, wanted): (&Duration, &Duration)| *found >= *wanted && *found <= *wanted + LATE;
     assert!(found.len() == wanted.len() && found.iter().zip(wanted).all(agree), "{found:?} for {wanted:?}");

@@ -1,4 +1,4 @@
-//! When a daemon is polled, who shares a poll, and when something blocked is tried again.
+//! Times of polls, their sharing among callers, and retries of what was blocked.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -6,10 +6,10 @@ use std::io::Write as _;
 use super::script::SessionFault;
 use super::*;
 
-/// What the last of several pauses may be late.
+/// Tolerance for the last of several pauses.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// When the sessions after these were opened.
+/// Returns the times at which the sessions after the first `before` were opened.
 fn opened_after(host: &ScriptedHost, before: usize) -> Vec<Duration> {
     host.script.sessions().iter().skip(before).map(|session| session.at).collect()
 }
@@ -70,7 +70,7 @@ async fn fresh_polls_are_shared_by_all_waiters() {
     };
     let before = host.script.sessions().len();
     let first: Vec<_> = (0..16).map(|_| ask()).collect();
-    // In the middle of that poll, which began before these ask.
+    // In the middle of that poll, which began before these requests.
     tokio::time::sleep(Duration::from_millis(15)).await;
     let requested = host.fleet.context().clock.unix_ms();
     let second: Vec<_> = (0..16).map(|_| ask()).collect();
@@ -107,7 +107,7 @@ async fn busy_daemon_is_polled_again_soon() {
     host.wait_for("two more", |_| host.script.sessions().len() >= last + 4).await;
     host.script.trouble(None);
     host.await_phase(Phase::Ready).await;
-    // Each takes its whole time; the one that was requested began at once.
+    // Each session takes its whole time; the requested one began at once.
     let mut pauses = pauses(&opened_after(&host, last));
     pauses.sort();
     let again = DEADLINE + Duration::from_secs(1);

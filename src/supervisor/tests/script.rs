@@ -18,7 +18,7 @@ use crate::mps::process::{DaemonStartError, StartSpec, Started, pipe_inode};
 use crate::mps::session::{Calls, NoReplyCause};
 use crate::mps::{Command, ControlChannel, ControlProgram, ControlSession, SessionError};
 
-/// The getters of a daemon that was just started (recording 01).
+/// Replies to the getters of a daemon that was just started (recording 01).
 const STARTED: [(&str, &str); 5] = [
     ("get_server_list", ""),
     ("get_default_active_thread_percentage", "100.0\n"),
@@ -26,22 +26,22 @@ const STARTED: [(&str, &str); 5] = [
     ("get_default_client_priority", "0\n"),
     ("ps", "Server not found\n"),
 ];
-/// How a getter prints the values that these tests write (recording 05).
+/// Output of the getters for the values that these tests write (recording 05).
 const PRINTED: [(&str, &str); 5] =
     [("50.0", "50.0\n"), ("25.0", "25.0\n"), ("30", "30.0\n"), ("4096M", "4G\n"), ("1G", "1G\n")];
 
-/// What goes wrong with sessions until it is mended.
+/// Fault of sessions until it is cleared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionFault {
     /// Other callers keep the daemon busy.
     Busy,
-    /// The daemon says nothing.
+    /// The daemon does not answer.
     Silent,
-    /// This command, by its first word, is sent and its reply never comes.
+    /// The command with this first word is sent, and its reply never comes.
     Lost(&'static str),
 }
 
-/// A session: when it was opened, and the commands that were sent in it.
+/// Session: the time at which it was opened, and the commands that were sent in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Transcript {
     pub(super) at: Duration,
@@ -49,13 +49,13 @@ pub(super) struct Transcript {
 }
 
 impl Transcript {
-    /// Whether a command in it changes anything.
+    /// Returns true if a command in it changes anything.
     pub(super) fn writes(&self) -> bool {
         self.commands.iter().any(|command| command.starts_with("set_") || command.starts_with("start_"))
     }
 }
 
-/// The daemon; a clone is the same one.
+/// Scripted daemon; clones share one daemon.
 #[derive(Debug, Clone)]
 pub(super) struct Script(Arc<Inner>);
 
@@ -72,11 +72,11 @@ struct DaemonState {
     control: Option<Sleeper>,
     server: Option<Sleeper>,
     trouble: Option<SessionFault>,
-    /// How long each command takes.
+    /// Time that each command takes.
     pace: Duration,
-    /// Where control.log is, if its sessions are written there.
+    /// Path of control.log, if sessions are written there.
     log: Option<PathBuf>,
-    /// The command that another program sends as soon as the present session is over.
+    /// Command that another program sends as soon as the present session is over.
     next: Option<String>,
     fails_to_start: bool,
     stays: bool,
@@ -85,12 +85,12 @@ struct DaemonState {
     quits: Vec<Option<u32>>,
 }
 
-/// A process that sleeps, killed and reaped with this value.
+/// Process that sleeps; dropping the value kills and reaps it.
 #[derive(Debug)]
 struct Sleeper(Child);
 
 impl Sleeper {
-    /// `name` is what it is called by, as the manager checks before it signals anything.
+    /// Starts a process under this `name`, which the manager checks before it signals anything.
     fn new(name: &str) -> Self {
         Self(Program::new("sleep").arg0(name).arg("3600").spawn().expect("sleep runs"))
     }
@@ -117,57 +117,57 @@ impl Script {
         self.0.began.elapsed()
     }
 
-    /// What sessions meet from now on; `None` once it is mended.
+    /// Sets the fault of sessions from now on; `None` clears it.
     pub(super) fn trouble(&self, trouble: Option<SessionFault>) {
         self.state().trouble = trouble;
     }
 
-    /// How long each command takes from now on.
+    /// Sets the time that each command takes from now on.
     pub(super) fn pace(&self, pace: Duration) {
         self.state().pace = pace;
     }
 
-    /// Whether starts fail from now on.
+    /// Makes starts fail, or succeed, from now on.
     pub(super) fn fail_to_start(&self, fails: bool) {
         self.state().fails_to_start = fails;
     }
 
-    /// It does not follow a `quit`, as with clients that stay.
+    /// Makes it ignore a `quit`, as with clients that stay.
     pub(super) fn stay_on_quit(&self) {
         self.state().stays = true;
     }
 
-    /// Sessions are written to control.log from now on, as MPS does.
+    /// Writes sessions to control.log from now on, as MPS does.
     pub(super) fn log_sessions(&self, log: &Path) {
         self.state().log = Some(log.to_owned());
     }
 
-    /// Another program sends a command that changes a setting.
+    /// Sends a command of another program that changes a setting.
     pub(super) fn external(&self, command: &str) {
         self.state().external(command);
     }
 
-    /// Another program sends one as soon as the next session is over, before anybody reads its log.
+    /// Sends a command of another program as soon as the next session is over, before anybody reads its log.
     pub(super) fn external_after_session(&self, command: &str) {
         self.state().next = Some(command.to_owned());
     }
 
-    /// A session is opened, of which control.log does not say whose it is.
+    /// Opens a session whose owner control.log does not show.
     pub(super) fn open_session(&self) {
         self.state().log(&["Accepting connection...", "NEW UI"]);
     }
 
-    /// The control process dies, and its server with it.
+    /// Kills the control process, and its server with it.
     pub(super) fn kill_daemon(&self) {
         self.state().die();
     }
 
-    /// The server dies; the daemon lists none.
+    /// Kills the server; the daemon then lists none.
     pub(super) fn kill_server(&self) {
         self.state().end_server();
     }
 
-    /// The control process, while one runs.
+    /// Returns the PID of the control process, while one runs.
     pub(super) fn control_pid(&self) -> Option<u32> {
         self.state().control.as_ref().map(|process| process.0.id())
     }
@@ -176,17 +176,17 @@ impl Script {
         self.state().server.as_ref().map(|process| process.0.id())
     }
 
-    /// When control processes were started.
+    /// Returns the times at which control processes were started.
     pub(super) fn starts(&self) -> Vec<Duration> {
         self.state().starts.clone()
     }
 
-    /// The sessions so far, those that came to nothing included.
+    /// Returns the sessions so far, including those that failed.
     pub(super) fn sessions(&self) -> Vec<Transcript> {
         self.state().sessions.clone()
     }
 
-    /// The graces of the `quit`s so far.
+    /// Returns the graces of the `quit`s so far.
     pub(super) fn quits(&self) -> Vec<Option<u32>> {
         self.state().quits.clone()
     }
@@ -208,7 +208,7 @@ impl Script {
 }
 
 impl DaemonState {
-    /// What a command changes of the getters.
+    /// Applies a command to the replies of the getters.
     fn write(&mut self, command: &str) {
         if command.starts_with("start_server") {
             return self.start_server();

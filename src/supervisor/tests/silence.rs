@@ -4,7 +4,7 @@ use super::script::{SessionFault, Transcript};
 use super::*;
 use crate::domain::condition::{ConditionReason, ConditionType};
 
-/// How long a daemon may be silent when nothing shows why.
+/// Time for which a daemon may be silent without an explanation.
 const SILENT: Duration = Duration::from_secs(45);
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
-//! The state kept from a daemon's two logs: whether something happened that is worth a poll, and some hints. Pure.
+//! The state kept from a daemon's two logs: whether a poll is worthwhile, and some hints. Pure.
 //!
-//! Anyone who reaches the pipe directory can write into the logs (FACTS.md, "Logs"). So a line may cost a poll, and what
-//! is kept here is shown only where /proc or the daemon's own answer agrees.
+//! Anyone who reaches the pipe directory can write into the logs (FACTS.md, "Logs"). A line may therefore cost a poll, and
+//! the state kept here is shown only where /proc or the daemon's own answer agrees.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,84 +14,84 @@ use crate::domain::gpu::GpuUuid;
 use crate::mps::log::own::is_own_delimiter;
 use crate::mps::log::{self, LogEvent, LogRecord};
 
-/// The most that is kept of each kind: the logs are anybody's to write, and memory is not.
+/// Most entries that are kept of each kind: anybody can write to the logs, and memory is limited.
 const KEPT: usize = 1024;
 
-/// What the logs have reported so far.
+/// State as the logs have reported it so far.
 #[derive(Debug, Default)]
 pub(crate) struct LogState {
-    /// Whose sessions lines belong to at the moment.
+    /// Owner of the session to which lines belong at the moment.
     session: LoggedSessionOwner,
-    /// The user each server was started for.
+    /// Servers, each with the user for whom it was started.
     servers: BTreeMap<u32, u32>,
-    /// Servers that were started and have not said that they are ready.
+    /// Servers that were started and have not reported that they are ready.
     starting: BTreeSet<u32>,
-    /// The last server that ended before it was ready, until that was read.
+    /// Last server that ended before it was ready, until it is taken.
     failed: Option<FailedServer>,
-    /// The exact limits that servers wrote.
+    /// Exact limits that servers wrote.
     limits: LoggedLimits,
-    /// Processes that wait for a server, with their user and since when.
+    /// Processes that wait for a server, with their user and the time since when.
     pending: BTreeMap<u32, PendingClient>,
-    /// What each server does with the client that is connecting.
+    /// State of each server's connecting client.
     intake: BTreeMap<u32, ClientIntake>,
-    /// Processes on their way in, and since when: handed to a server, or known to it by their process alone (context 0).
+    /// Processes that are connecting, and since when: handed to a server, or known to it by their process alone (context 0).
     arriving: BTreeMap<u32, DateTime>,
-    /// Processes that have a context and that their server, which is the value, has not logged as gone.
+    /// Processes that have a context, each with its server, which has not logged them as gone.
     connected: BTreeMap<u32, u32>,
     /// Processes that a server has logged as gone.
     left: BTreeSet<u32>,
-    /// The processes that a fatal GPU error affects, by server, until that takes clients again.
+    /// Processes that a fatal GPU error affects, by server, until the server takes clients again.
     affected: BTreeMap<u32, BTreeSet<u32>>,
-    /// Servers of which every client is known: from their first line on, or from a poll on.
+    /// Servers whose clients are all known: since their first line, or since a poll.
     followed: BTreeSet<u32>,
-    /// The last command of another program that changes something.
+    /// Last command of another program that changes something.
     foreign: Option<String>,
-    /// The last `quit` that the present control process was sent by another program.
+    /// Last `quit` that another program sent to the present control process.
     quit: Option<String>,
-    /// What another program wrote last, where a getter does not report all of it.
+    /// Last writes of another program to settings whose getter does not show them exactly.
     overwrites: ExternalWrites,
-    /// Sessions of ours that control.log has.
+    /// Number of this manager's sessions in control.log.
     own_sessions: u64,
 }
 
-/// A server that ended before it took a client.
+/// Server that ended before it took a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FailedServer {
-    /// Its process ID.
+    /// PID of the server.
     pub pid: u32,
-    /// What it ended with.
+    /// Exit status.
     pub status: i32,
 }
 
 impl std::fmt::Display for FailedServer {
-    /// As the daemon's log has it.
+    /// Writes the message as in the daemon's log.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Server {} exited with status {}", self.pid, self.status)
     }
 }
 
-/// What a server does with the client that is connecting.
+/// State of a server's connecting client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientIntake {
-    /// It takes the client.
+    /// The server is taking the client.
     Taking,
-    /// It found the client dead, and hangs: it has never written anything about another one after that (recordings 10, 16
-    /// and 17).
+    /// The server found the client dead, and hangs: it has never written anything about another client after that (recordings
+    /// 10, 16 and 17).
     Hung,
 }
 
-/// A process that was put on the list of those who wait.
+/// Process on the list of those that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PendingClient {
-    /// Its user, by the log.
+    /// User of the process, according to the log.
     pub uid: u32,
-    /// When, by the host's local clock.
+    /// Time at which it was listed, by the host's local clock.
     pub since: DateTime,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum LoggedSessionOwner {
-    /// None is open, or its first command has not come.
+    /// No session is open, or its first command has not come.
     #[default]
     Unknown,
     Ours,
@@ -99,7 +99,7 @@ enum LoggedSessionOwner {
 }
 
 impl LogState {
-    /// Takes a message of control.log; says whether a poll should follow.
+    /// Takes a message of control.log; returns true if a poll should follow.
     pub(crate) fn control(&mut self, record: &LogRecord) -> bool {
         match &record.event {
             LogEvent::UiOpened | LogEvent::UiClosed => self.session = LoggedSessionOwner::Unknown,
@@ -125,7 +125,7 @@ impl LogState {
                 return true;
             }
             LogEvent::StartingServer { pid, uid } => {
-                // A process on its way into the server before has to connect again.
+                // A process that was connecting to the previous server has to connect again.
                 self.arriving.clear();
                 self.connected.retain(|_, server| server != pid);
                 self.affected.remove(pid);
@@ -139,7 +139,7 @@ impl LogState {
                 return true;
             }
             LogEvent::DaemonStarting { .. } => {
-                // Another control process: no client waits for it yet.
+                // No client waits for the new control process yet.
                 self.pending.clear();
                 self.arriving.clear();
                 self.starting.clear();
@@ -166,10 +166,10 @@ impl LogState {
         false
     }
 
-    /// A command, as the daemon writes it before it answers.
+    /// Takes a command, which the daemon writes before it answers; returns true if a poll should follow.
     ///
-    /// The first line of each session of ours is a delimiter, which distinguishes it from other sessions. Who forges that
-    /// hides from the log, and not from the next poll.
+    /// The first line of each session of this manager is a delimiter, which distinguishes it from other sessions. A program
+    /// that forges the delimiter hides from the log, but not from the next poll.
     fn command(&mut self, line: &str) -> bool {
         if self.session == LoggedSessionOwner::Unknown {
             let ours = is_own_delimiter(line);
@@ -195,7 +195,7 @@ impl LogState {
         matters
     }
 
-    /// Takes a message of server.log; says whether a poll should follow. `gpus` are the daemon's, by ordinal.
+    /// Takes a message of server.log; returns true if a poll should follow. `gpus` are the daemon's, by ordinal.
     pub(crate) fn server(&mut self, record: &LogRecord, gpus: &[GpuUuid]) -> bool {
         match &record.event {
             LogEvent::MemoryLimitSet { device, bytes } => {
@@ -231,7 +231,7 @@ impl LogState {
                 self.starting.remove(&record.pid);
                 self.left.remove(&client.pid);
                 if client.context == 0 {
-                    // A new process; it can do nothing before it has a context.
+                    // The client is a new process, which can do nothing before it has a context.
                     self.connected.remove(&client.pid);
                     if self.arriving.len() < KEPT {
                         self.arriving.insert(client.pid, record.at);
@@ -279,7 +279,7 @@ impl LogState {
         }
     }
 
-    /// A fatal GPU error of a server affects this process.
+    /// Notes that the fatal GPU error of a server affects this process.
     fn affects(&mut self, server: u32, pid: u32) -> bool {
         if let Some(affected) = self.affected.get_mut(&server).filter(|affected| affected.len() < KEPT) {
             affected.insert(pid);
@@ -287,19 +287,19 @@ impl LogState {
         true
     }
 
-    /// A poll found these servers to take clients: whatever fault they had is over.
+    /// Clears the faults of servers that a poll found to take clients.
     pub(crate) fn recovered(&mut self, servers: impl Iterator<Item = u32>) {
         for server in servers {
             self.affected.remove(&server);
         }
     }
 
-    /// The processes that the fatal GPU error of a server affects; empty where the log does not report them.
+    /// Returns the processes that the fatal GPU error of a server affects; none where the log does not report them.
     pub(crate) fn affected(&self, server: u32) -> BTreeSet<u32> {
         self.affected.get(&server).cloned().unwrap_or_default()
     }
 
-    /// Forgets the dead.
+    /// Forgets processes that are dead.
     pub(crate) fn prune(&mut self, alive: impl Fn(u32) -> bool) {
         self.servers.retain(|pid, _| alive(*pid));
         self.limits.retain(|(pid, _), _| alive(*pid));
@@ -314,50 +314,51 @@ impl LogState {
         }
     }
 
-    /// Lines may have been missed: who is connected is no longer known, before the next poll.
+    /// Notes that lines may have been missed: until the next poll it is not known which clients are connected.
     pub(crate) fn missed(&mut self) {
         self.followed.clear();
         self.starting.clear();
     }
 
-    /// A poll has listed all clients of these servers.
+    /// Notes that a poll has listed all clients of these servers.
     pub(crate) fn polled(&mut self, servers: impl Iterator<Item = u32>) {
         self.followed = servers.collect();
     }
 
-    /// Servers of which every client is known, together with those of the last poll.
+    /// Returns the servers whose clients are all known, together with those of the last poll.
     pub(crate) fn followed(&self) -> impl Iterator<Item = u32> {
         self.followed.iter().copied()
     }
 
-    /// Processes that a server has logged as gone, and not admitted again.
+    /// Returns the processes that a server has logged as gone and has not admitted again.
     pub(crate) fn left(&self) -> impl Iterator<Item = u32> {
         self.left.iter().copied()
     }
 
-    /// Servers that hang because a client died while it connected.
+    /// Returns the servers that hang because a client died while it connected.
     pub(crate) fn hung(&self) -> impl Iterator<Item = u32> {
         self.intake.iter().filter(|(_, intake)| **intake == ClientIntake::Hung).map(|(pid, _)| *pid)
     }
 
-    /// Processes with a context that their server, which is given beside each, has not logged as gone; some may be dead.
+    /// Returns the processes with a context, each with its server, which has not logged them as gone; some may be dead.
     pub(crate) fn connected(&self) -> impl Iterator<Item = (u32, u32)> {
         self.connected.iter().map(|(pid, server)| (*pid, *server))
     }
 
-    /// Processes that wait to get a context, and since when: on their way into a server, or for a server; some may be dead.
+    /// Returns the processes that wait for a context or a server, with the time since when; some may be dead.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (u32, DateTime)> {
         let arriving = self.arriving.iter().map(|(pid, since)| (*pid, *since));
         arriving.chain(self.pending.iter().map(|(pid, pending)| (*pid, pending.since)))
     }
 
-    /// The user a server was started for.
+    /// Returns the user for whom a server was started.
     pub(crate) fn user_of(&self, server: u32) -> Option<u32> {
         self.servers.get(&server).copied()
     }
 
-    /// Whether a server takes clients, by the logs alone: of a daemon that does not say itself. One whose start they no longer have is
-    /// taken to be ready, and one with a fatal GPU error takes none until the processes that it affects have ended.
+    /// Returns the status of a server by the logs alone, for a daemon that does not report it. A server whose start the logs
+    /// no longer have is taken to be ready, and one with a fatal GPU error takes no clients until the processes that it
+    /// affects have ended.
     pub(crate) fn status_of(&self, server: u32, alive: impl Fn(u32) -> bool) -> ServerStatus {
         let affected = self.affected.get(&server);
         if affected.is_some_and(|affected| affected.iter().any(|pid| alive(*pid))) {
@@ -369,56 +370,56 @@ impl LogState {
         }
     }
 
-    /// The last server that ended before it was ready, once.
+    /// Takes the last server that ended before it was ready.
     pub(crate) fn take_failed(&mut self) -> Option<FailedServer> {
         self.failed.take()
     }
 
-    /// The exact limits that servers wrote.
+    /// Returns the exact limits that servers wrote.
     pub(crate) fn limits(&self) -> &LoggedLimits {
         &self.limits
     }
 
-    /// What another program wrote last, where a getter does not report all of it.
+    /// Returns the last writes of another program to settings whose getter does not show them exactly.
     pub(crate) fn overwrites(&self) -> &ExternalWrites {
         &self.overwrites
     }
 
-    /// What others wrote so far is what is desired.
+    /// Forgets all writes of other programs so far, which are the desired values from now on.
     pub(crate) fn accept_overwrites(&mut self) {
         self.overwrites.clear();
     }
 
-    /// Sessions of ours that control.log had so far.
+    /// Returns the number of this manager's sessions in control.log so far.
     pub(crate) fn own_sessions(&self) -> u64 {
         self.own_sessions
     }
 
-    /// Those who wait, by the log.
+    /// Returns the processes that wait, according to the log.
     pub(crate) fn pending(&self) -> impl Iterator<Item = (u32, PendingClient)> {
         self.pending.iter().map(|(pid, pending)| (*pid, *pending))
     }
 
-    /// The last command of another program that changes something: a hint at who changed a setting.
+    /// Returns the last command of another program that changes something: a hint at who changed a setting.
     pub(crate) fn foreign(&self) -> Option<&str> {
         self.foreign.as_deref()
     }
 
-    /// The `quit` that the present control process was sent by another program, if the log shows one.
+    /// Returns the `quit` that another program sent to the present control process, if the log shows one.
     ///
-    /// The manager's own goes without a delimiter, so the caller has to know whether the manager has sent one.
+    /// The manager's own quit has no delimiter, so the caller has to know whether the manager has sent one.
     pub(crate) fn quit(&self) -> Option<&str> {
         self.quit.as_deref()
     }
 
-    /// Forgets it.
+    /// Forgets the `quit`.
     pub(crate) fn forget_quit(&mut self) {
         self.quit = None;
     }
 }
 
-/// Returns whether the last session in the text of a control.log was opened before its last `since` bytes were written; false where the text is not
-/// what stands in the file byte by byte.
+/// Returns true if the last session in the text of a control.log was opened before its last `since` bytes were written; false
+/// if the text differs from the file in any byte.
 pub(crate) fn opened_before(text: &str, since: usize) -> bool {
     let bytes = text.as_bytes();
     let earlier = &bytes[..bytes.len().saturating_sub(since)];
@@ -427,10 +428,10 @@ pub(crate) fn opened_before(text: &str, since: usize) -> bool {
     !text.contains('\u{FFFD}') && opened(earlier) > 0 && opened(earlier) == opened(bytes)
 }
 
-/// Whether a control daemon ended while another program's session was open, in words; by its last messages.
+/// Describes the end of a control daemon if it died while another program's session was open, by its last messages.
 ///
 /// A session of more than 4096 bytes in one line kills it before that line is written to the log (recording 09). A session
-/// without a command is nobody's: `ours_unheard` says that it may be the manager's own, which accuses nobody.
+/// without a command has no known owner: `may_be_ours` says that it may be the manager's own, and then nobody is accused.
 pub(crate) fn died_in_session(records: &[LogRecord], may_be_ours: bool) -> Option<String> {
     let opened = records.iter().rposition(|record| record.event == LogEvent::UiOpened)?;
     let mut commands = Vec::new();
@@ -457,7 +458,7 @@ pub(crate) fn died_in_session(records: &[LogRecord], may_be_ours: bool) -> Optio
     ))
 }
 
-/// Whether a command may change something; words that the daemon does not know change nothing.
+/// Returns true if a command may change something; words that the daemon does not know change nothing.
 fn changes_something(line: &str) -> bool {
     let word = line.split_ascii_whitespace().next().unwrap_or_default();
     word.starts_with("set_")

@@ -179,7 +179,7 @@ fn connected_clients_are_known_until_lines_are_missed() {
     assert_eq!((state.connected().count(), state.left().collect::<Vec<_>>()), (0, vec![7]));
     read(&mut state, "Client {PID: 7, Context ID: 1} connected");
     assert_eq!((state.connected().collect::<Vec<_>>(), state.left().count()), (vec![(7, 1115)], 0));
-    // Too many to be kept are as good as missed.
+    // Clients beyond the limit count as missed.
     for pid in 10_000..12_000 {
         read(&mut state, &format!("Client {{PID: {pid}, Context ID: 1}} connected"));
     }
@@ -201,7 +201,7 @@ fn a_client_without_a_context_is_waiting() {
         let waiting: Vec<u32> = state.waiting().map(|(pid, _)| pid).collect();
         (waiting, state.connected().map(|(pid, _)| pid).collect::<Vec<u32>>())
     };
-    // Handed over, and nothing more: as in recording 20.
+    // The client is handed over, and nothing more is logged, as in recording 20.
     feed(&mut state, &lines(&["NEW CLIENT 7 from user 0: Server already exists"]));
     assert_eq!(who(&state), (vec![7], vec![]));
     server(&mut state, &["Client {PID: 7, Context ID: 0} connected"]);

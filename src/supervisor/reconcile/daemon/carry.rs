@@ -1,10 +1,10 @@
-//! A newer generation that changes no setting.
+//! Newer generations that change no setting.
 
 use super::DaemonReconciler;
 use crate::domain::plan::Desired;
 
 impl DaemonReconciler {
-    /// Takes a newer generation that changes no setting for applied, where the one before is; true if it is now.
+    /// Counts a newer generation that changes no setting as applied if the previous one is; returns true if it now is.
     pub fn carry_over(&mut self, desired: &Desired) -> bool {
         if self.applied == desired.generation || !desired.holds_since(self.applied) {
             return false;

@@ -1,4 +1,4 @@
-//! The next step towards what is desired.
+//! The next step towards the desired state.
 
 use super::DaemonReconciler;
 use super::phase::serves_another_user;
@@ -8,15 +8,15 @@ use crate::domain::drift::DriftPolicy;
 use crate::domain::plan::Desired;
 use crate::supervisor::reconcile::layout::progress::LayoutAction;
 
-/// Longest time for a server to become active before another is requested.
+/// Longest time for a server to become active before another one is requested.
 const SERVER_START_MS: i64 = 30_000;
-/// Longest time for a server that was requested to be listed; a `start_server` sent while the daemon has not
-/// noticed the death of the server before is ignored in silence (seen on 13.0).
+/// Longest time for a requested server to be listed. A `start_server` that is sent while the daemon has not noticed the death
+/// of the previous server is ignored in silence (seen on 13.0).
 pub(super) const SERVER_LISTED_MS: i64 = 250;
-/// Writes of the same settings in a row before the pause of an idle daemon is kept between them.
+/// Writes of the same settings in a row after which the pause of an idle daemon is kept between them.
 pub(super) const EAGER_WRITES: u32 = 3;
 
-/// What the driver does next.
+/// Next step of a driver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReconcileStep {
     /// Search for a process of an earlier manager.
@@ -36,7 +36,7 @@ pub enum ReconcileStep {
 }
 
 impl DaemonReconciler {
-    /// What to do next towards the desired state; `clients` is how many are connected.
+    /// Returns the next step towards the desired state; `clients` is the number of connected clients.
     pub fn decide(&self, desired: &Desired, clients: usize, now: i64) -> ReconcileStep {
         if !self.searched {
             return if now < self.retry_at {
@@ -68,7 +68,7 @@ impl DaemonReconciler {
         let due = now >= self.next_poll_at() || self.poll_now;
         let Some(seen) = self.seen.as_ref().filter(|_| self.wedged.is_none() && self.poll_failure.is_none())
         else {
-            // Not read yet, or not answering: nothing but reads.
+            // The daemon was not read yet or does not answer, so it is only read.
             return self.poll_or_wait(due);
         };
         // Without its GPUs no server comes up and no setting takes effect.
@@ -82,7 +82,7 @@ impl DaemonReconciler {
         if due { ReconcileStep::Sync(Vec::new()) } else { ReconcileStep::Wait(self.next_poll_at()) }
     }
 
-    /// An observed daemon is only searched for and polled.
+    /// Returns the next step for an observed daemon, which is only searched for and polled.
     fn decide_observed(&self, now: i64) -> ReconcileStep {
         if self.process.is_none() {
             return if now < self.search_at {
@@ -105,7 +105,7 @@ impl DaemonReconciler {
     ) -> ReconcileStep {
         let wrong = self.to_write(desired, seen);
         let timeout = if seen.servers.is_empty() { SERVER_LISTED_MS } else { SERVER_START_MS };
-        // One of another user that is up by now is no answer: tenants came, or left, meanwhile.
+        // A server of another user that is up by now does not answer the request: tenants came or left meanwhile.
         let starting = self.server_requested.is_some_and(|request| {
             now - request.at < timeout && (request.uid == desired.server_uid || !seen.is_serving())
         });
@@ -113,20 +113,20 @@ impl DaemonReconciler {
             return ReconcileStep::Sync(wrong);
         }
         if self.poll_now {
-            // A server that died may have been replaced by MPS itself: nothing is started before it was searched for.
+            // MPS itself may have replaced a server that died: none is started before the daemon was read.
             return ReconcileStep::Sync(wrong);
         }
         let serving = seen.is_serving();
         let is_unread = serving && self.applied != desired.generation && self.is_complete(desired);
         if is_unread && differences(desired, seen).is_empty() {
-            // The same settings under a new generation: ready only once they were read under it.
+            // The settings are the same under a new generation: the daemon is ready only once they were read under it.
             return ReconcileStep::Sync(wrong);
         }
         let needs_server = seen.servers.is_empty() || (serves_another_user(desired, seen) && clients == 0);
         if needs_server && !starting && now >= self.server_retry_at {
             return ReconcileStep::StartServer(desired.server_uid);
         }
-        // Last, so that a client admitted to a partition finds its limits.
+        // Comes last, so that a client admitted to a partition finds its limits.
         let fits = wrong.is_empty() && serving;
         let left = fits.then(|| self.layout.next_step(desired, self.listed())).flatten();
         let at = left.as_ref().map_or(i64::MAX, |(at, _)| *at);
@@ -140,7 +140,7 @@ impl DaemonReconciler {
         }
     }
 
-    /// The settings to write: all that differ, but what others changed only where the policy is to restore it.
+    /// Returns the settings to write: all that differ, except those that others changed if the policy is only to report drift.
     fn to_write(&self, desired: &Desired, seen: &Effective) -> Vec<SettingDifference> {
         let mut wrong = differences(desired, seen);
         if desired.drift_policy == DriftPolicy::Report {

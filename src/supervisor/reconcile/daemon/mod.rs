@@ -1,7 +1,7 @@
-//! What is known of one daemon and what to do next for it: pure, so that every way it can die is a unit test.
+//! The state of one daemon and the next step for it: pure, so that every way it can die is a unit test.
 //!
-//! This file has what is known and how it changes with the control process, [`poll`] what a poll changes, [`phase`] the phase that
-//! follows, and [`decide`] the next step.
+//! This file has the state and its changes with the control process, [`poll`] the changes by a poll, [`phase`] the resulting
+//! phase, and [`decide`] the next step.
 //!
 //! ```text
 //!              found by its token
@@ -13,7 +13,7 @@
 //!      │ stop                      │                                 │ a command did not answer
 //!   any running state              └──────── a read answered ──── wedged
 //!
-//!   what is left to do once the settings are right, for a layout, is the job of `layout`
+//!   the steps that remain once the settings are right, for a layout, are the job of `layout`
 //!   the process died ──► start at once, or back-off from the second death in a minute
 //! ```
 
@@ -40,94 +40,94 @@ const FAILURE_WINDOW_MS: i64 = 60_000;
 /// Pause between polls while a server starts.
 const SERVER_POLL_MS: i64 = 20;
 
-/// A control process of ours.
+/// Control process of a daemon.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ControlProcess {
-    /// Which process.
+    /// Identity of the process.
     pub identity: Identity,
-    /// The GPUs it was started with.
+    /// GPUs with which it was started.
     pub gpus: Vec<GpuUuid>,
-    /// Whether it serves static partitions, by its command line.
+    /// Mode according to its command line: with static partitions or without.
     pub mode: Mode,
-    /// Whether it was started with `-M`.
+    /// True if it was started with `-M`.
     pub multi_user: bool,
 }
 
 impl ControlProcess {
-    /// Whether it was started as desired; only a new process can change that.
+    /// Returns true if it was started as desired; only a new process can change that.
     pub fn fits(&self, desired: &Desired) -> bool {
         (&self.gpus, self.mode, self.multi_user) == (&desired.gpus, desired.mode, desired.multi_user)
     }
 
-    /// The GPUs that it lists partitions of: none in shared mode.
+    /// Returns the GPUs whose partitions it lists: none in shared mode.
     pub fn partitioned(&self) -> &[GpuUuid] {
         if self.mode == Mode::Static { &self.gpus } else { &[] }
     }
 }
 
-/// Everything known about one daemon between two actions.
+/// State of one daemon between two actions.
 #[derive(Debug, Clone, Default)]
 pub struct DaemonReconciler {
-    /// Whether a process of an earlier manager was searched for.
+    /// True once a process of an earlier manager was searched for.
     pub searched: bool,
-    /// The control process.
+    /// Control process, if it runs.
     pub process: Option<ControlProcess>,
-    /// What was read last from this process.
+    /// Settings and servers that were last read from this process.
     pub seen: Option<Effective>,
-    /// The generation last read to be in force in this process.
+    /// Last generation that was read to be in force in this process.
     pub applied: i64,
-    /// The generation whose defaults were last read to be in force, with a server or without.
+    /// Last generation whose defaults were read to be in force, with a server or without.
     defaults_held: i64,
-    /// What blocks it.
+    /// Reason why the daemon is blocked.
     pub blocker: Option<Blocker>,
-    /// What has become of its GPUs while it runs.
+    /// Problem of its GPUs, while it runs.
     pub lost: Option<Blocker>,
-    /// The command that did not answer, and why.
+    /// Command that was not answered, with the reason.
     pub wedged: Option<String>,
-    /// Why the last poll failed.
+    /// Reason why the last poll failed.
     pub poll_failure: Option<Diagnosis>,
-    /// How long it has not answered, and what was done about it.
+    /// Duration of the daemon's silence, and the measures taken against it.
     pub silence: WedgeDetector,
-    /// What was replaced last since it did not answer.
+    /// Last process that was replaced because the daemon did not answer.
     pub replaced: Option<ReplacedProcess>,
-    /// The last death or failed start: one word for why, and the tail of the log.
+    /// Reason for the last death or failed start: one word for it, and the tail of the log.
     pub last_failure: Option<Diagnosis>,
-    /// When that was.
+    /// Time of that death or failed start.
     pub failed_at: i64,
     /// Settings that others changed.
     pub drift: DriftStatus,
-    /// Clients that wait for another user's to be gone, by the last poll.
+    /// Clients that wait for another user's clients to be gone, by the last poll.
     pub queue: Vec<Waiting>,
-    /// What runs out around it, by the last poll.
+    /// Shortages of resources, by the last poll.
     pub shortages: ResourceShortages,
-    /// Whether a restart was requested.
+    /// True if a restart was requested.
     pub restart: bool,
-    /// Its layout.
+    /// Layout of its GPUs.
     pub layout: LayoutReconciler,
-    /// Whether a poll is due at once: a caller waits for it, or a server died.
+    /// True if a poll is due at once: a caller waits for it, or a server died.
     poll_now: bool,
     next_poll: i64,
-    /// When a log line wants the next poll.
+    /// Schedule of the polls that log lines request.
     debounce: PollDebounce,
     retry_at: i64,
-    /// When one that is only observed and does not run is searched for again.
+    /// Time of the next search for an observed daemon that does not run.
     search_at: i64,
     failures: Vec<i64>,
     server_requested: Option<ServerRequest>,
-    /// The server that ended last before it was ready, and when others did, until one takes clients.
+    /// Last server that ended before it was ready. `server_failures` has the times of all such ends in a row, until one takes clients.
     pub failed_server: Option<FailedServer>,
     server_failures: Vec<i64>,
-    /// When the next server is requested.
+    /// Time from which the next server may be requested.
     pub server_retry_at: i64,
     writes: u32,
     timings: Timings,
 }
 
-/// A pause of an idle daemon between two polls, in milliseconds.
+/// Pause between two polls of an idle daemon, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct PollInterval(pub i64);
 
-/// A server that was asked for.
+/// Request for a server.
 #[derive(Debug, Clone, Copy)]
 struct ServerRequest {
     uid: u32,
@@ -135,7 +135,7 @@ struct ServerRequest {
 }
 
 impl DaemonReconciler {
-    /// What is known of a daemon before its process was searched for.
+    /// Creates the state of a daemon whose process was not searched for yet.
     pub fn remembering(layout: LayoutReconciler, timings: Timings) -> Self {
         Self { layout, timings, ..Self::default() }
     }
@@ -145,17 +145,17 @@ impl DaemonReconciler {
         self.poll_now = true;
     }
 
-    /// A log line is a hint: it triggers a poll and is never believed.
+    /// Requests a poll because of a log line. The line is only a hint: it triggers a poll and is never believed.
     pub fn wake(&mut self, now: i64) {
         self.debounce.wake(now);
     }
 
-    /// When to poll next if nothing else happens.
+    /// Returns the time of the next poll if nothing else happens.
     fn next_poll_at(&self) -> i64 {
         self.debounce.at().min(self.next_poll)
     }
 
-    /// A server died: it is no longer seen, which ends readiness before the next poll.
+    /// Removes servers that died, which ends readiness before the next poll.
     pub fn server_died(&mut self, alive: impl Fn(Identity) -> bool) {
         if let Some(seen) = &mut self.seen {
             seen.servers.retain(|server| alive(server.into()));
@@ -163,7 +163,7 @@ impl DaemonReconciler {
         self.poll_now = true;
     }
 
-    /// The search for an earlier process ended.
+    /// Takes the result of the search for an earlier process.
     pub fn searched(&mut self, found: Result<Option<ControlProcess>, Blocker>, now: i64) {
         match found {
             Ok(process) => {
@@ -176,7 +176,7 @@ impl DaemonReconciler {
         }
     }
 
-    /// Its GPUs are gone or cannot be used, or are back: then a start that waited for them is due.
+    /// Notes that its GPUs are gone or cannot be used, or that they are back: a start that waited for them is then due.
     pub fn gpus_lost(&mut self, lost: Option<Blocker>) {
         if self.lost.is_some() && lost.is_none() {
             self.retry_at = 0;
@@ -185,32 +185,32 @@ impl DaemonReconciler {
         self.lost = lost;
     }
 
-    /// The daemon is blocked.
+    /// Notes that the daemon is blocked.
     pub fn blocked(&mut self, blocker: Blocker, now: i64) {
         self.blocker = Some(blocker);
         self.retry_at = now + self.timings.blocked_retry();
         self.search_at = self.retry_at;
     }
 
-    /// The partitions that the last poll lists.
+    /// Returns the partitions that the last poll lists.
     pub fn listed(&self) -> Option<&[GpuPartitions]> {
         self.seen.as_ref().and_then(|seen| seen.partitions.as_deref())
     }
 
-    /// Whether the layout needs nothing done.
+    /// Returns true if nothing is left to do for the layout.
     fn is_complete(&self, desired: &Desired) -> bool {
         self.layout.progress(desired, self.listed()).is_complete()
     }
 
-    /// Applies the desired state, and completes it by what is known only here.
+    /// Applies the desired state, and completes it by values that are known only here.
     pub fn follow(&mut self, desired: &mut Desired, now: i64) {
         if !self.layout.follow(desired, now) {
-            // What the server holds may have to be changed for it, which is no drift.
+            // The server's settings may have to be changed for the layout, which is no drift.
             (self.applied, self.defaults_held) = (0, 0);
         }
     }
 
-    /// Retries what was blocked or failed without waiting for the next attempt: who asks for it may have removed the cause, so that the
+    /// Retries what was blocked or failed without waiting for the next attempt. The caller may have removed the cause, so the
     /// back-off begins anew.
     pub fn try_again(&mut self) {
         self.layout.try_again();
@@ -225,7 +225,7 @@ impl DaemonReconciler {
         self.forget_failed_servers();
     }
 
-    /// A control process was started.
+    /// Notes that a control process was started.
     pub fn started(&mut self, process: ControlProcess) {
         *self = Self {
             searched: true,
@@ -241,7 +241,7 @@ impl DaemonReconciler {
         };
     }
 
-    /// The control process died, or could not be started, with one word for why and the tail of its log.
+    /// Notes that the control process died or could not be started, with one word for the reason and the tail of its log.
     pub fn failed(&mut self, failure: Diagnosis, now: i64) {
         self.forget_process();
         self.last_failure = Some(failure);
@@ -251,7 +251,7 @@ impl DaemonReconciler {
         self.retry_at = now + self.timings.backoff(self.failures.len());
     }
 
-    /// The control process of another program's daemon, which is only observed, is gone.
+    /// Notes that the control process of an observed daemon is gone.
     pub fn absent(&mut self, failure: Diagnosis, now: i64) {
         self.forget_process();
         self.last_failure = Some(failure);
@@ -259,7 +259,7 @@ impl DaemonReconciler {
         self.search_at = now;
     }
 
-    /// The control process was stopped as requested.
+    /// Notes that the control process was stopped as requested.
     pub fn stopped(&mut self) {
         self.forget_process();
         self.restart = false;
@@ -287,13 +287,13 @@ impl DaemonReconciler {
         self.drift.present = false;
     }
 
-    /// A server was requested.
+    /// Notes that a server was requested.
     pub fn server_requested(&mut self, uid: u32, now: i64) {
         self.server_requested = Some(ServerRequest { uid, at: now });
         self.next_poll = now + SERVER_POLL_MS;
     }
 
-    /// A server ended before it was ready. The log is anybody's to write, so it counts only while one was requested.
+    /// Notes that a server ended before it was ready. Anybody can write to the log, so this counts only while a server was requested.
     pub fn server_failed(&mut self, server: FailedServer, now: i64) {
         if self.server_requested.is_some() {
             self.server_ended(Some(server), now);
@@ -301,7 +301,7 @@ impl DaemonReconciler {
         }
     }
 
-    /// A server that was requested is not there, as the log says, or as it would be where nothing can be read of a log.
+    /// Notes that a requested server has ended, according to the log, or with `None` because it was not listed in time.
     fn server_ended(&mut self, as_logged: Option<FailedServer>, now: i64) {
         self.server_requested = None;
         self.failed_server = as_logged;
@@ -309,29 +309,29 @@ impl DaemonReconciler {
         self.server_retry_at = now + self.timings.backoff(self.server_failures.len());
     }
 
-    /// How many servers in a row ended before they were ready.
+    /// Returns the number of servers in a row that ended before they were ready.
     pub fn failed_servers(&self) -> usize {
         self.server_failures.len()
     }
 
-    /// A server takes clients, or none is needed, or somebody has seen to it.
+    /// Clears the failures: a server takes clients, or somebody requested another attempt.
     fn forget_failed_servers(&mut self) {
         self.failed_server = None;
         self.server_failures.clear();
         self.server_retry_at = 0;
     }
 
-    /// What was found out about the poll that failed last.
+    /// Takes the diagnosis of the last failed poll.
     pub fn explain(&mut self, poll_failure: Diagnosis) {
         self.poll_failure = Some(poll_failure);
     }
 
-    /// The next poll is not to be later than this.
+    /// Makes the next poll due at this time at the latest.
     pub fn poll_by(&mut self, at: i64) {
         self.next_poll = self.next_poll.min(at);
     }
 
-    /// Whether the running process was started for other GPUs, users or another mode than are desired now.
+    /// Returns true if the running process was started for other GPUs, users or another mode than are desired now.
     pub fn needs_restart(&self, desired: &Desired) -> bool {
         !desired.is_observed() && self.process.as_ref().is_some_and(|process| !process.fits(desired))
     }

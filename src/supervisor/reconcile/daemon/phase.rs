@@ -1,4 +1,4 @@
-//! The phase of a daemon, and what blocks it.
+//! The phase of a daemon, and the reasons why it is blocked.
 
 use super::{Blocker, DaemonReconciler, FAILURE_WINDOW_MS};
 use crate::domain::daemon::{Effective, Phase};
@@ -6,14 +6,14 @@ use crate::domain::difference::differences;
 use crate::domain::plan::Desired;
 use crate::supervisor::report::diagnosis::Diagnosis;
 
-/// Failures in the window from which the state is called a crash loop.
+/// Number of failures in the window from which the phase is a crash loop.
 const CRASH_LOOP: usize = 5;
 impl DaemonReconciler {
-    /// The daemon's phase.
+    /// Returns the daemon's phase.
     pub fn phase(&self, desired: &Desired, now: i64) -> Phase {
         let window = self.failures.iter().filter(|at| now - **at < FAILURE_WINDOW_MS).count();
         match (&self.process, &self.blocker) {
-            // A blocked start does not matter when the daemon is not to run.
+            // A blocked start does not matter if the daemon is not to run.
             (None, _) if self.searched && !desired.running && !desired.is_observed() => Phase::Stopped,
             (_, Some(_)) => Phase::Blocked,
             _ if !self.searched => Phase::Unknown,
@@ -32,7 +32,7 @@ impl DaemonReconciler {
         }
     }
 
-    /// Whether this generation was read back from this process with a server that takes clients.
+    /// Returns true if this generation was read back from this process with a server that takes clients.
     pub fn is_ready(&self, desired: &Desired) -> bool {
         self.applied == desired.generation
             && self.wedged.is_none()
@@ -47,19 +47,19 @@ impl DaemonReconciler {
             })
     }
 
-    /// Why it is not known whether there is a process, which is then not to be taken for none.
+    /// Returns the reason why it is unknown whether a process exists; it must not be assumed that there is none.
     pub fn doubt(&self) -> Option<Diagnosis> {
         let blocker = self.blocker.clone().filter(|_| !self.searched);
         blocker.map(|Blocker { reason, message }| Diagnosis { reason, message })
     }
 
-    /// What blocks the daemon now.
+    /// Returns the reason why the daemon is blocked now.
     pub fn current_blocker(&self, desired: &Desired, phase: Phase) -> Option<Blocker> {
         let known = self.blocker.clone().or_else(|| self.lost.clone());
         known.or_else(|| self.layout_failure(desired)).filter(|_| phase == Phase::Blocked)
     }
 
-    /// Why the layout is not in force in a process that could hold it.
+    /// Returns the reason why the layout is not in force in a process that could hold it.
     fn layout_failure(&self, desired: &Desired) -> Option<Blocker> {
         if self.process.is_none() || self.needs_restart(desired) {
             return None;
@@ -70,8 +70,8 @@ impl DaemonReconciler {
     }
 }
 
-/// Whether a server of another user blocks the desired one: clients of the desired user would wait until all of its own are
-/// gone (FACTS.md, "Starting, stopping, dying"). Without tenants any user will do.
+/// Returns true if a server of another user blocks the desired one: clients of the desired user would wait until all its
+/// clients are gone (FACTS.md, "Starting, stopping, dying"). Without tenants any user will do.
 pub fn serves_another_user(desired: &Desired, seen: &Effective) -> bool {
     let another = |uid: u32| uid != desired.server_uid;
     !desired.multi_user

@@ -1,4 +1,4 @@
-//! What a poll changes in what is known of a daemon.
+//! Changes of a daemon's state by a poll.
 
 use super::decide::SERVER_LISTED_MS;
 use super::phase::serves_another_user;
@@ -13,7 +13,7 @@ use crate::supervisor::reconcile::wedge::WedgeDetector;
 use crate::supervisor::report::diagnosis;
 
 impl DaemonReconciler {
-    /// A poll ended; `wrote` is whether it wrote settings first.
+    /// Takes the outcome of a poll; `wrote` is true if it wrote settings first.
     pub fn polled(
         &mut self,
         outcome: PollOutcome,
@@ -68,16 +68,16 @@ impl DaemonReconciler {
         }
     }
 
-    /// Whether this setting had been read back in a generation that has it: then another program has changed it since.
+    /// Returns true if this setting was read back in a generation that has it: another program has changed it since.
     pub(super) fn was_held(&self, desired: &Desired, difference: &SettingDifference) -> bool {
         let with_server = desired.holds_since(self.applied);
         let without = desired.holds_since(self.defaults_held) && difference.is_default();
-        // One that is only observed has no desired value.
+        // A daemon that is only observed has no desired values.
         !desired.is_observed() && (with_server || without)
     }
 
-    /// Counts settings that had been read back and were changed since; a poll that finds the
-    /// same as the one before finds nothing new, unless they had been restored in between.
+    /// Counts settings that were read back and were changed since. A poll that finds the same drift as the one before finds
+    /// nothing new, unless the settings had been restored in between.
     fn note_drift(&mut self, desired: &Desired, seen: &Effective, wrote: bool, now: i64) {
         let mut differences = differences(desired, seen);
         differences.retain(|difference| self.was_held(desired, difference));
@@ -92,7 +92,7 @@ impl DaemonReconciler {
         }
     }
 
-    /// A server's user stays known when the log no longer shows it.
+    /// Keeps the known user of a server when the log no longer shows it.
     fn keep_users(&self, seen: &mut Effective) {
         let earlier = self.seen.iter().flat_map(|earlier| &earlier.servers);
         for known in earlier.filter(|known| known.uid.is_some()) {

@@ -149,7 +149,7 @@ fn failing_server_is_requested_after_a_pause() {
         now += pause;
     }
     assert_eq!((state.failed_server, state.failed_servers()), (Some(failed(23)), 4));
-    // An explicit request tries at once, and a server that serves ends it.
+    // An explicit request tries at once, and a server that takes clients ends the failure.
     state.try_again();
     assert_eq!(state.decide(&desired, 0, now), ReconcileStep::StartServer(0));
     assert_eq!((state.failed_server, state.failed_servers()), (None, 0), "nothing is counted before that");
@@ -215,7 +215,7 @@ fn a_generation_without_new_settings_stays_ready() {
     assert!(state.carry_over(&desired));
     assert_eq!((state.applied, state.phase(&desired, 1)), (desired.generation, Phase::Ready));
     assert!(!state.carry_over(&desired), "once");
-    // What another program changed is still to be written, unless the newer generation says that it stays.
+    // A setting that another program changed is still to be written, unless the newer generation only reports drift.
     desired.generation += 1;
     state.polled(PollOutcome::Seen(seen(Some(1 << 30), &[(20, "ACTIVE")])), false, &desired, 2, INTERVAL);
     assert!(!state.carry_over(&desired));
@@ -234,7 +234,7 @@ fn daemon_without_gpu_is_only_read() {
     let lost = Blocker { reason: ConditionReason::GpuMissing, message: String::new() };
     state.gpus_lost(Some(lost));
     assert_eq!(state.phase(&desired, 1), Phase::Blocked);
-    // Its server died of it, and its settings differ: neither is restored.
+    // Its server died of the change, and its settings differ: neither is restored.
     state.polled(PollOutcome::Seen(seen(None, &[])), false, &desired, 1, INTERVAL);
     assert_eq!(state.decide(&desired, 0, 2), ReconcileStep::Wait(8_001));
     assert_eq!(state.decide(&desired, 0, 8_001), ReconcileStep::Sync(vec![]));
@@ -354,7 +354,7 @@ fn observed_daemon_is_only_polled() {
         "searched for again, never started"
     );
 
-    // What blocks adoption stays: it is searched for at the same pace.
+    // A blocker of the adoption persists: the daemon is searched for at the same pace.
     let (mut now, mut searches) = (14_000, 0);
     while now < 74_000 {
         match state.decide(&desired, 0, now) {
@@ -390,11 +390,11 @@ fn other_users_server_is_replaced_when_idle() {
     assert!(!state.is_ready(&desired), "clients of uid 1000 would wait");
     assert_eq!(state.decide(&desired, 1, 1), ReconcileStep::Wait(8_000));
     assert_eq!(state.decide(&desired, 0, 1), ReconcileStep::StartServer(1000));
-    // Sent once: a daemon that keeps the old server is not sent it again and again.
+    // The request is sent once, even to a daemon that keeps the old server.
     state.server_requested(1000, 1);
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 2, INTERVAL);
     assert_eq!(state.decide(&desired, 0, 2), ReconcileStep::Wait(8_002));
-    // The server of a user that was desired until now is no reason to wait for its time to come up.
+    // The server of the user desired until now is no reason to wait until it comes up.
     desired.server_uid = 2000;
     assert_eq!(state.decide(&desired, 0, 3), ReconcileStep::StartServer(2000));
 }

@@ -1,4 +1,4 @@
-//! What a daemon's conditions say of its layout.
+//! Conditions of a daemon about its layout.
 
 use super::LayoutReconciler;
 use crate::domain::DaemonName;
@@ -10,7 +10,7 @@ use crate::domain::plan::Desired;
 use crate::supervisor::report::recent::{SHOWN_MS, times};
 
 impl LayoutReconciler {
-    /// Why the daemon is not ready as long as its layout is not in force, in a word and in a sentence.
+    /// Returns the reason and a sentence for a daemon that is not ready because its layout is not in force.
     pub fn unready(&self, desired: &Desired) -> Option<(ConditionReason, String)> {
         let (reason, message) = if self.write_retry_at > 0 {
             let message = "what is done to its partitions could not be written to the database, so nothing is done to them: see \
@@ -32,7 +32,7 @@ impl LayoutReconciler {
     }
 }
 
-/// The conditions of the layout.
+/// Returns the conditions of the layout.
 pub fn conditions(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Vec<Condition> {
     let mut conditions = Vec::new();
     if let Some(failure) = &layout.failure {
@@ -56,7 +56,7 @@ pub fn conditions(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Vec<C
     conditions
 }
 
-/// That others changed partitions: while it is so, and for a while after.
+/// Reports partitions that others changed: while they differ, and for a while after.
 fn drifted(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Option<Condition> {
     let seen = &layout.drift_seen;
     let say = |drift: &[PartitionDrift], done: &str| {

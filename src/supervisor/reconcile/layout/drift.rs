@@ -1,37 +1,38 @@
-//! What others do to the partitions of one daemon: remembered, and restored ever more slowly while they undo it.
+//! Changes that others make to the partitions of one daemon: remembered, and restored ever more slowly while they undo it.
 
 use crate::domain::layout::record::{ExecutedStep, PartitionDrift};
 use crate::domain::layout::status::DriftSeen;
 
-/// Repairs in a row that begin at once.
+/// Number of repairs in a row that begin at once.
 const EAGER_REPAIRS: u32 = 3;
-/// First and longest pause before a repair that follows on others.
+/// First and longest pause before a repair that follows several in a row.
 const PAUSE_MS: (i64, i64) = (1_000, 60_000);
-/// After so long in peace the next repair begins a new row.
+/// Time without a repair after which the next one begins a new row.
 const PEACE_MS: i64 = 60_000;
 
-/// Everything known of the partitions that others made or removed.
+/// Drift of the partitions of one daemon: partitions that others made or removed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DriftTracker {
     seen: DriftSeen,
-    /// Whether what was seen last is so still.
+    /// True if the drift that was seen last is still present.
     present: bool,
-    /// Repairs in a row, each undone by others.
+    /// Number of repairs in a row, each undone by others.
     row: u32,
 }
 
 impl DriftTracker {
-    /// The drift to publish; `executed_steps` is what was done about it last.
+    /// Returns the drift to publish; `executed_steps` are the commands of the last repair.
     pub(super) fn seen(&self, executed_steps: Vec<ExecutedStep>) -> DriftSeen {
         DriftSeen { executed_steps, ..self.seen.clone() }
     }
 
-    /// What is otherwise, as far as it has not been restored.
+    /// Returns the present drift, as far as it has not been restored.
     pub(super) fn present(&self) -> Vec<PartitionDrift> {
         if self.present { self.seen.last.clone() } else { Vec::new() }
     }
 
-    /// This is listed otherwise than it was made. It is counted where others have done something since.
+    /// Takes the differences between the listed partitions and those that were made. Drift is counted if others have changed
+    /// something since.
     pub(super) fn found(&mut self, found: Vec<PartitionDrift>, now: i64) {
         let known = self.present && found.iter().all(|one| self.seen.last.contains(one));
         self.present = !found.is_empty();
@@ -57,12 +58,12 @@ impl DriftTracker {
         (PAUSE_MS.0 << self.row.saturating_sub(EAGER_REPAIRS).min(6)).min(PAUSE_MS.1)
     }
 
-    /// When the next repair may begin, where it is put off.
+    /// Returns the time at which the next repair may begin, if it is postponed.
     pub(super) fn postponed_until(&self) -> Option<i64> {
         self.seen.next_repair_at
     }
 
-    /// Why it is put off, where it is.
+    /// Returns the reason why the next repair is postponed, if it is.
     pub(super) fn why_postponed(&self) -> Option<String> {
         self.seen.next_repair_at?;
         Some(format!(
@@ -73,18 +74,18 @@ impl DriftTracker {
         ))
     }
 
-    /// The time for what was put off has come, if it has.
+    /// Ends the postponement if its time has come.
     pub(super) fn end_pause(&mut self, now: i64) {
         self.seen.next_repair_at = self.seen.next_repair_at.filter(|at| *at > now);
     }
 
-    /// A repair was requested now.
+    /// Allows the next repair at once, since it was requested.
     pub(super) fn at_once(&mut self) {
         self.row = 0;
         self.seen.next_repair_at = None;
     }
 
-    /// All was restored that was otherwise, if anything was.
+    /// Notes that all drift was restored, if there was any.
     pub(super) fn record_repair(&mut self, now: i64) {
         if std::mem::take(&mut self.present) {
             self.row += 1;
@@ -93,7 +94,7 @@ impl DriftTracker {
         }
     }
 
-    /// Forgets the drift: there is another process, or another layout.
+    /// Forgets the drift, for another process or layout.
     pub(super) fn over(&mut self) {
         self.present = false;
         self.seen.next_repair_at = None;
@@ -124,7 +125,7 @@ mod tests {
             let until = drifts.postponed_until().unwrap_or(now);
             assert_eq!(drifts.why_postponed().is_some(), until > now);
             pauses.push((until - now) / 1000);
-            // Further changes meanwhile put it off no longer.
+            // Further changes meanwhile do not extend the postponement.
             drifts.found(vec![gone("0"), gone("1")], now + 1);
             assert_eq!(drifts.postponed_until().unwrap_or(now), until);
             drifts.end_pause(until - 1);

@@ -1,5 +1,5 @@
-//! What to do about the layout of one daemon: pure, from the desired layout, what was done for it in the control
-//! process that runs now, and what was seen.
+//! The next step for the layout of one daemon: pure, from the desired layout, the work done for it in the present control
+//! process, and the observed partitions.
 //!
 //! ```text
 //!   a new control process, another layout, a run that was cut short
@@ -13,9 +13,9 @@
 //! ```
 //!
 //! There are two runtimes. Static partitions are made by commands and compared by ID (partitions.rs): a run is one session.
-//! Thread percentages are proven by CUDA clients (percentages.rs): a run is one client for each size of partition. What
-//! either says is of the control process that runs now, and never of another; what was given or proven in an earlier one is
-//! what the next run is compared with, or begins with.
+//! Thread percentages are proven by CUDA clients (percentages.rs): a run is one client for each size of partition. The state
+//! of either is about the present control process, and never about another one. The IDs and proofs of an earlier process are
+//! only what the next run is compared with, or begins with.
 
 pub(crate) mod conditions;
 mod drift;
@@ -41,40 +41,40 @@ use crate::domain::plan::Desired;
 use crate::domain::timings::Timings;
 use crate::gpu::report::Report;
 
-/// Pause before what could not be written down is tried again.
+/// Pause before a failed write to the store is tried again.
 const UNWRITTEN_RETRY_MS: i64 = 1_000;
 
-/// Everything known about the layout of one daemon between two steps.
+/// State of the layout of one daemon between two steps.
 #[derive(Debug, Clone, Default)]
 pub struct LayoutReconciler {
     partitions: PartitionRuntime,
     percentages: PercentageRuntime,
-    /// Why the last run failed; it counts for the generation that it was of.
+    /// Reason why the last run failed; it counts for the generation of that run.
     failure: Option<LayoutFailure>,
-    /// The run that applies the layout, or the last that did.
+    /// Present or last run that applies the layout.
     last: Option<LastRun>,
-    /// When to try again what could not be written down; 0 where nothing failed.
+    /// Time at which a failed write is tried again; 0 if none failed.
     write_retry_at: i64,
     timings: Timings,
 }
 
 impl LayoutReconciler {
-    /// What an earlier manager has written down.
+    /// Creates the state that an earlier manager has written down.
     pub fn remembered(run: Option<PartitionRun>, timings: Timings) -> Self {
-        // Of a run that was cut short, only the listing counts.
+        // Of an interrupted run, only the listing counts.
         let ended = run.as_ref().filter(|run| run.before.is_none());
         let last = ended.and_then(|run| run.last.clone()).map(LastRun::from);
         Self { partitions: PartitionRuntime::remembered(run), last, timings, ..Self::default() }
     }
 
-    /// The control process is gone, and with it what was proven in it.
+    /// Notes that the control process is gone, and with it the proofs made in it.
     pub fn process_gone(&mut self) {
         if self.percentages.process_gone() {
             (self.failure, self.last) = (None, None);
         }
     }
 
-    /// A control process was started or found: what was done in another one is gone.
+    /// Notes that a control process was started or found: the work done in another one is gone.
     pub fn begin(&mut self, token: &str) {
         if self.partitions.begin(token) {
             self.failure = None;
@@ -82,7 +82,7 @@ impl LayoutReconciler {
         }
     }
 
-    /// Retries what failed.
+    /// Retries a failed layout.
     pub fn try_again(&mut self) {
         self.write_retry_at = 0;
         self.partitions.retry(self.failure.is_some());
@@ -90,9 +90,9 @@ impl LayoutReconciler {
         self.percentages.restart();
     }
 
-    /// A caller requests the layout again, in this generation. CUDA clients prove all of it once more. Partitions are left
-    /// where a run for this generation has ended, whether that was begun by the desired state itself or by an earlier
-    /// manager: nobody requested that what others have done since be undone.
+    /// Requests the layout again, in this generation. CUDA clients prove all of it once more. Partitions are left alone if a
+    /// run for this generation has ended, whether the desired state itself or an earlier manager began it: nobody requested
+    /// that later changes by others be undone.
     pub fn request(&mut self, generation: i64) {
         self.write_retry_at = 0;
         let failed = self.failure.as_ref().is_some_and(|failure| failure.generation >= generation);
@@ -103,8 +103,8 @@ impl LayoutReconciler {
         }
     }
 
-    /// Applies the desired state, and lets the server hold as much as the next CUDA client needs; false while percentages are
-    /// not proven.
+    /// Applies the desired state, and lets the server hold as much as the next CUDA client needs; returns false while
+    /// percentages are not proven.
     pub fn follow(&mut self, desired: &mut Desired, now: i64) -> bool {
         let Some(shares) = percentage_layout(desired).and_then(|layout| layout.shares.as_ref()) else {
             if self.percentages.restart() {
@@ -126,7 +126,7 @@ impl LayoutReconciler {
         self.progress(desired, None) == LayoutProgress::Complete
     }
 
-    /// A poll was taken: what others did is remembered, and what was requested is done once there is nothing left to do.
+    /// Takes the partitions of a poll: remembers drift, and fulfils the request once nothing is left to do.
     pub fn polled(&mut self, desired: &Desired, present: Option<&[GpuPartitions]>, now: i64) {
         if let Some(present) = present {
             self.partitions.note_drift(desired, present, now);
@@ -136,7 +136,7 @@ impl LayoutReconciler {
         }
     }
 
-    /// What makes the desired layout hold, or what is left of another one; `None` where there is nothing of either.
+    /// Returns the runtime that enforces the desired layout, or in which parts of another one are left; `None` if there are neither.
     fn runtime(&self, desired: &Desired) -> Option<Enforcement> {
         let percentages = percentage_layout(desired).is_some();
         let remains = self.partitions.has_remains() && !(percentages && desired.mode == Mode::Shared);
@@ -146,7 +146,7 @@ impl LayoutReconciler {
         percentages.then_some(Enforcement::Percentage)
     }
 
-    /// How far the desired layout is; `present` is what is listed now.
+    /// Returns the progress of the desired layout; `present` are the partitions listed now.
     pub fn progress(&self, desired: &Desired, present: Option<&[GpuPartitions]>) -> LayoutProgress {
         if self.partitions.is_unwritten(desired) || self.percentages.is_unwritten(desired) {
             return LayoutProgress::Unwritten;
@@ -162,7 +162,7 @@ impl LayoutReconciler {
         }
     }
 
-    /// What is to be done next, and when, once all settings are right.
+    /// Returns the next step and its time, once all settings are right.
     pub fn next_step(
         &self,
         desired: &Desired,
@@ -175,7 +175,7 @@ impl LayoutReconciler {
                 let at = self.partitions.repair_postponed_until()?;
                 Some((at.max(self.write_retry_at), LayoutAction::Partition))
             }
-            // In maintenance no new client is admitted, and this would be one.
+            // In maintenance no new client is admitted, and the probe would be one.
             LayoutProgress::ProbeDue(percentage) if desired.maintenance.is_none() => {
                 Some((self.percentages.retry_at(), LayoutAction::Prove(percentage)))
             }
@@ -183,23 +183,23 @@ impl LayoutReconciler {
         }
     }
 
-    /// Whether a run is under way.
+    /// Returns true if a run is under way.
     pub fn is_under_way(&self) -> bool {
         self.last.iter().chain(self.partitions.repair()).any(LastRun::is_under_way)
     }
 
-    /// A run may begin by this list: what others did is remembered before it is restored.
+    /// Prepares a run that begins with this list: remembers drift before it is restored.
     pub fn prepare_run(&mut self, desired: &Desired, present: &[GpuPartitions], now: i64) {
         self.partitions.note_drift(desired, present, now);
         self.partitions.end_pause(now);
     }
 
-    /// What is to be written down before a run.
+    /// Returns the record to write before a run.
     pub fn before(&self, token: &str, present: &[GpuPartitions]) -> PartitionRun {
         self.partitions.before(token, present)
     }
 
-    /// A run begins, and was written down.
+    /// Begins a run that was written down.
     pub fn began(
         &mut self,
         run: PartitionRun,
@@ -212,15 +212,14 @@ impl LayoutReconciler {
         self.partitions.began(run, &mut self.last, plan, desired, present, now)
     }
 
-    /// A command of the run was sent.
+    /// Takes the commands that the run has sent.
     pub fn commands_sent(&mut self, executed_steps: &[ExecutedStep]) {
         if let Some(run) = self.partitions.current(&mut self.last) {
             run.progress(executed_steps);
         }
     }
 
-    /// The run ended; it has yet to be written down ([`LayoutReconciler::to_write`]). One that lost its daemon continues
-    /// later.
+    /// Ends the run, whose end has yet to be written down ([`LayoutReconciler::to_write`]). A run that lost its daemon continues later.
     pub fn ended(&mut self, outcome: ExecutionOutcome, desired: &Desired, duration_us: u64, now: i64) {
         if let Some(run) = self.partitions.current(&mut self.last) {
             run.progress(&outcome.executed_steps);
@@ -231,16 +230,16 @@ impl LayoutReconciler {
         }
     }
 
-    /// A CUDA client was started that probes this percentage.
+    /// Notes that a CUDA client was started that probes this percentage.
     pub fn probe_sent(&mut self, percentage: ThreadPercentage, desired: &Desired, now: i64) {
         self.percentages.sent(percentage);
-        // A failure stands until a client has seen something.
+        // A failure stands until a client has reported a result.
         if self.failure.is_none() {
             self.begin_proof(desired, now);
         }
     }
 
-    /// What the CUDA client saw is of no use.
+    /// Discards the report of the CUDA client, which is of no use.
     pub fn probe_lost(&mut self) {
         self.percentages.lost();
     }
@@ -292,13 +291,13 @@ impl LayoutReconciler {
         }
     }
 
-    /// What has yet to be written down: the end of a run, or what is in force for this generation too.
+    /// Returns the record that has yet to be written: of a run that ended, or of an earlier one that is in force for this generation too.
     pub fn to_write(&self, desired: &Desired) -> Option<LayoutRecord> {
         let run = self.partitions.to_write(desired).map(LayoutRecord::Partitions);
         run.or_else(|| self.percentages.to_write(desired).map(LayoutRecord::Percentages))
     }
 
-    /// That was written down.
+    /// Notes that the record was written.
     pub fn written(&mut self, record: LayoutRecord) {
         match record {
             LayoutRecord::Partitions(run) => self.partitions.written(run),
@@ -307,12 +306,12 @@ impl LayoutReconciler {
         self.write_retry_at = 0;
     }
 
-    /// A run could not be written down, or its end.
+    /// Notes that the beginning or end of a run could not be written.
     pub fn not_written(&mut self, now: i64) {
         self.write_retry_at = now + UNWRITTEN_RETRY_MS;
     }
 
-    /// Why the layout is not in force, where it is not going to be by itself before long.
+    /// Returns the reason why the layout is not in force, if it will not be so soon without a change.
     pub fn failure(&self, desired: &Desired, progress: &LayoutProgress) -> Option<LayoutFailure> {
         match progress {
             LayoutProgress::Refused(cause) => Some(LayoutFailure::new(desired.generation, cause.clone())),
@@ -323,7 +322,7 @@ impl LayoutReconciler {
         }
     }
 
-    /// The status of the layout; nothing where there is none and none is left.
+    /// Returns the status of the layout; `None` if there is no layout and none is left.
     pub fn status(&self, desired: &Desired, present: Option<&[GpuPartitions]>) -> Option<LayoutStatus> {
         let enforcement = self.runtime(desired)?;
         let progress = self.progress(desired, present);

@@ -1,9 +1,9 @@
-//! The static partitions of a daemon: made by commands, and compared by ID with what is recorded.
+//! The static partitions of a daemon: made by commands, and compared by ID with the recorded ones.
 //!
-//! What others do is remembered before it is restored, and restored ever more slowly while they undo it (drift.rs).
+//! Changes by others are remembered before they are restored, and restored ever more slowly while others undo it (drift.rs).
 //!
-//! A partition is proven only by the list that was read last. What this says of IDs is what was given by the steps of the
-//! layout in the control process that runs now, and never what they gave in another.
+//! Only the list that was read last proves that a partition exists. IDs here are those that the steps of the layout gave in
+//! the present control process, and never in another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,32 +22,32 @@ use crate::domain::partitions::GpuPartitions;
 use crate::domain::plan::Desired;
 use crate::domain::{GpuUuid, PartitionId};
 
-/// Everything known about the static partitions of one daemon between two runs.
+/// State of the static partitions of one daemon between two runs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PartitionRuntime {
-    /// What was made in the present control process; `None` before its first run.
+    /// Partitions made in the present control process; `None` before its first run.
     pub(super) run: Option<PartitionRun>,
-    /// What the steps of a layout gave in an earlier process, which the desired state may not know yet.
+    /// IDs that the steps of a layout gave in an earlier process, which the desired state may not know yet.
     earlier: Option<(VersionRef, Record)>,
-    /// Whether the layout was requested again: then what drifted is restored whatever the policy.
+    /// True if the layout was requested again: drift is then restored under any policy.
     requested: bool,
-    /// Whether the end of the last run has yet to be written down, without which the next manager would undo it.
+    /// True if the end of the last run has yet to be written down, without which the next manager would undo the run.
     unwritten: bool,
-    /// The run that restores what others changed, or the last that did.
+    /// Present or last run that restores partitions that others changed.
     repair: Option<LastRun>,
-    /// Whether the run under way, or the one that was cut short, is a repair.
+    /// True if the run under way, or the interrupted one, is a repair.
     repairing: bool,
     drifts: DriftTracker,
 }
 
 impl PartitionRuntime {
-    /// What an earlier manager has written down.
+    /// Creates the state that an earlier manager has written down.
     pub(super) fn remembered(run: Option<PartitionRun>) -> Self {
         Self { run, ..Self::default() }
     }
 
-    /// A control process was started or found: partitions of another one are gone, and what its steps gave is what they
-    /// are to give again. False where it is the one that is known.
+    /// Takes a control process that was started or found; returns false if it is the known one. Partitions of another process
+    /// are gone, and the layout's steps are to give the same IDs again.
     pub(super) fn begin(&mut self, token: &str) -> bool {
         if self.run.as_ref().is_some_and(|run| run.token == token) {
             return false;
@@ -64,13 +64,13 @@ impl PartitionRuntime {
         true
     }
 
-    /// Retries what failed.
+    /// Retries a failed layout.
     pub(super) fn retry(&mut self, failed: bool) {
         self.requested |= failed;
         self.drifts.at_once();
     }
 
-    /// A caller requests the layout again, in this generation, in which a run may have failed.
+    /// Requests the layout again, in this generation, in which a run may have failed.
     pub(super) fn request(&mut self, generation: i64, failed: bool) {
         let done = self.run.as_ref().is_some_and(|run| run.generation >= generation);
         if !done && !failed {
@@ -79,39 +79,39 @@ impl PartitionRuntime {
         }
     }
 
-    /// There is nothing left to do of what was requested.
+    /// Notes that nothing is left to do for the request.
     pub(super) fn fulfilled(&mut self) {
         self.requested = false;
     }
 
-    /// What others did is remembered.
+    /// Remembers changes by others.
     pub(super) fn note_drift(&mut self, desired: &Desired, present: &[GpuPartitions], now: i64) {
         if !self.is_cut_short() {
             self.drifts.found(self.drift(desired, present), now);
         }
     }
 
-    /// The time for a repair that was put off has come, if it has.
+    /// Ends the postponement of a repair if its time has come.
     pub(super) fn end_pause(&mut self, now: i64) {
         self.drifts.end_pause(now);
     }
 
-    /// When the next repair may begin, where it is put off.
+    /// Returns the time at which the next repair may begin, if it is postponed.
     pub(super) fn repair_postponed_until(&self) -> Option<i64> {
         self.drifts.postponed_until()
     }
 
-    /// The last run that restored what others changed.
+    /// Returns the last run that restored partitions that others changed.
     pub(super) fn repair(&self) -> Option<&LastRun> {
         self.repair.as_ref()
     }
 
-    /// Whether a run is under way, or was cut short.
+    /// Returns true if a run is under way or was interrupted.
     fn is_cut_short(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.before.is_some())
     }
 
-    /// What others changed of what was applied.
+    /// Returns the changes by others to the applied layout.
     fn drift(&self, desired: &Desired, present: &[GpuPartitions]) -> Vec<PartitionDrift> {
         let layout = static_layout(desired);
         if desired.is_observed() || desired.mode == Mode::Shared || layout.is_none() {
@@ -120,7 +120,7 @@ impl PartitionRuntime {
         if self.is_applied(layout) { self.record().drift(present) } else { Vec::new() }
     }
 
-    /// What is listed otherwise than it was made, as far as it has not been restored.
+    /// Returns the differences between the listed and the made partitions, as far as they have not been restored.
     pub(super) fn drift_found(
         &self,
         desired: &Desired,
@@ -132,17 +132,17 @@ impl PartitionRuntime {
         present.map_or_else(Vec::new, |present| self.drift(desired, present))
     }
 
-    /// What others did, and what was done about it.
+    /// Returns the changes by others and the steps of the last repair.
     pub(super) fn drift_seen(&self) -> DriftSeen {
         self.drifts.seen(self.repair.as_ref().map_or_else(Vec::new, |repair| repair.executed_steps.clone()))
     }
 
-    /// What is not as it was, since something had to be undone.
+    /// Returns the partitions that differ from before, because something had to be undone.
     pub(super) fn degraded(&self) -> &[Degraded] {
         self.run.as_ref().map_or(&[], |run| &run.degraded)
     }
 
-    /// How far the partitions are; `failed` is whether a run has failed in this generation.
+    /// Returns the progress of the partitions; `failed` is true if a run has failed in this generation.
     pub(super) fn progress(
         &self,
         desired: &Desired,
@@ -169,7 +169,7 @@ impl PartitionRuntime {
         }
         let plan = self.plan(layout, present);
         let repairs = applied && !self.requested;
-        // A repair alone makes nothing again.
+        // A repair alone recreates nothing.
         let recreate = !repairs && layout.is_some_and(|layout| layout.recreate);
         let refusals: Vec<String> = plan.refusals(recreate).map(ToString::to_string).collect();
         if refusals.is_empty() && !(applied && plan.is_empty()) {
@@ -190,18 +190,18 @@ impl PartitionRuntime {
         }
     }
 
-    /// Whether something of a layout is, or may be, left.
+    /// Returns true if partitions of a layout are left, or may be.
     pub(super) fn has_remains(&self) -> bool {
         self.run.as_ref().is_some_and(|run| !run.record.0.is_empty() || run.before.is_some())
     }
 
-    /// What was made in the present process.
+    /// Returns the partitions made in the present process.
     fn record(&self) -> &Record {
         const NONE: &Record = &Record(Vec::new());
         self.run.as_ref().map_or(NONE, |run| &run.record)
     }
 
-    /// Whether the steps of the layout were taken in the present process, to their end and with the recorded IDs.
+    /// Returns true if the steps of the layout were taken in the present process, completely and with the recorded IDs.
     fn is_applied(&self, layout: Option<&DesiredLayout>) -> bool {
         match (layout, &self.run) {
             (None, _) => !self.has_remains(),
@@ -211,7 +211,7 @@ impl PartitionRuntime {
                         degraded.partition.as_ref() == run.record.0.get(step).map(|step| &step.partition)
                     })
                 };
-                // Who recreates wants the recorded IDs back, and not what an undo has left.
+                // Recreation demands the recorded IDs, and not those that an undo has left.
                 let redone = self.requested && layout.recreate;
                 let as_expected = |expected: &Vec<PartitionId>| {
                     let ids = run.record.ids();
@@ -242,13 +242,13 @@ impl PartitionRuntime {
         };
         let mut plan = plan(&given);
         if layout.is_none() {
-            // Without a layout, what others made is theirs.
+            // Without a layout, partitions that others made are left to them.
             plan.steps.retain(|step| step.reason != Reason::Unknown);
         }
         plan
     }
 
-    /// The ID of each step, where it is known what they give here: recorded, or since they were taken before.
+    /// Returns the ID of each step if it is known, from the record or because the steps were taken before.
     fn expected(&self, layout: &DesiredLayout) -> Option<Vec<PartitionId>> {
         let own = self.run.iter().filter(|run| run.before.is_none() && run.degraded.is_empty());
         let own = own.filter_map(|run| Some((run.layout.as_ref()?, &run.record)));
@@ -258,10 +258,10 @@ impl PartitionRuntime {
         layout.expected.clone().or_else(|| same.map(|(_, record)| record.ids()))
     }
 
-    /// What is to be written down before a run.
+    /// Returns the record to write before a run.
     pub(super) fn before(&self, token: &str, present: &[GpuPartitions]) -> PartitionRun {
         let mut run = self.run.clone().unwrap_or_else(|| PartitionRun::new(token.to_owned()));
-        // What is there of a run that was cut short stays known as that.
+        // The list from before an interrupted run is kept.
         run.before.get_or_insert_with(|| {
             let ids = |gpu: &GpuPartitions| gpu.partitions.iter().map(|listed| listed.id.clone()).collect();
             present
@@ -272,7 +272,7 @@ impl PartitionRuntime {
         run
     }
 
-    /// A run begins, and was written down; `last` is the run that applies the layout, or the last that did.
+    /// Begins a run that was written down; `last` is the present or last run that applies the layout.
     pub(super) fn began(
         &mut self,
         run: PartitionRun,
@@ -288,7 +288,7 @@ impl PartitionRuntime {
         execution
     }
 
-    /// A run begins, or an interrupted one continues.
+    /// Begins a run, or continues an interrupted one.
     fn begin_run(&mut self, last: &mut Option<LastRun>, desired: &Desired, now: i64) {
         let of_now = |run: &LastRun| run.generation == desired.generation;
         let goes_on = self.is_cut_short() && self.current(last).is_some_and(|run| of_now(run));
@@ -306,12 +306,12 @@ impl PartitionRuntime {
         }
     }
 
-    /// The run under way, or the one that ended last of its kind.
+    /// Returns the run under way, or the last one of its kind.
     pub(super) fn current<'a>(&'a mut self, last: &'a mut Option<LastRun>) -> Option<&'a mut LastRun> {
         if self.repairing { self.repair.as_mut() } else { last.as_mut() }
     }
 
-    /// A run ended; it has yet to be written down. Gives why it failed.
+    /// Ends a run, whose end has yet to be written down; returns the cause if it failed.
     pub(super) fn ended(
         &mut self,
         outcome: ExecutionOutcome,
@@ -337,8 +337,8 @@ impl PartitionRuntime {
         outcome.cause
     }
 
-    /// Whether the layout is in force by a run for an earlier generation, and what its steps gave is not recorded: an
-    /// operation that was taken back may have begun that run.
+    /// Returns true if the layout is in force by a run for an earlier generation, and the IDs of its steps are not recorded.
+    /// An operation that was cancelled may have begun that run.
     fn is_unrecorded(&self, desired: &Desired) -> bool {
         let Some(layout) = static_layout(desired).filter(|layout| layout.expected.is_none()) else {
             return false;
@@ -347,12 +347,12 @@ impl PartitionRuntime {
         earlier && !layout.steps.is_empty() && self.is_applied(Some(layout))
     }
 
-    /// Whether the end of a run, or what is in force for this generation too, has yet to be written down.
+    /// Returns true if a run that ended, or an earlier one that is in force for this generation too, has yet to be written down.
     pub(super) fn is_unwritten(&self, desired: &Desired) -> bool {
         self.unwritten || self.is_unrecorded(desired)
     }
 
-    /// What has yet to be written down: the end of a run, or what is in force for this generation too.
+    /// Returns the record that has yet to be written: of a run that ended, or of an earlier one that is in force for this generation too.
     pub(super) fn to_write(&self, desired: &Desired) -> Option<PartitionRun> {
         let run = self.run.clone()?;
         if self.unwritten {
@@ -362,13 +362,13 @@ impl PartitionRuntime {
         self.is_unrecorded(desired).then_some(PartitionRun { generation, ..run })
     }
 
-    /// That was written down.
+    /// Notes that the record was written.
     pub(super) fn written(&mut self, run: PartitionRun) {
         self.run = Some(run);
         self.unwritten = false;
     }
 
-    /// The partitions of the layout, each with its ID only where it may be handed out.
+    /// Returns the partitions of the layout, each with its ID only if it may be handed out.
     pub(super) fn statuses(
         &self,
         desired: &Desired,
@@ -408,7 +408,7 @@ impl PartitionRuntime {
     }
 }
 
-/// The desired layout, if its partitions are the daemon's own.
+/// Returns the desired layout, if it consists of static partitions of the daemon.
 pub(super) fn static_layout(desired: &Desired) -> Option<&DesiredLayout> {
     desired.layout.as_ref().filter(|layout| layout.enforcement == Enforcement::Static)
 }

@@ -12,28 +12,28 @@ use crate::domain::layout::status::PartitionStatus;
 use crate::domain::plan::Desired;
 use crate::gpu::report::Report;
 
-/// Pauses after a client that could not run, and how many of them there are before that is a failure.
+/// Pause after a client that could not run. [`RETRIES`] is the number of such pauses before it is a failure.
 pub(super) const RETRY_MS: i64 = 500;
 pub(super) const RETRIES: u32 = 3;
 
-/// What is known of the thread percentages of one daemon.
+/// State of the thread percentages of one daemon.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PercentageRuntime {
-    /// What is to be proven, and how far that is.
+    /// Shares to prove, and the progress of the proof.
     target: Option<(Vec<PlannedShare>, Proving)>,
-    /// What was proven in the present control process, and in the one before.
+    /// Shares proven in the present control process. `earlier` are those proven in the one before.
     pub(super) proven: Vec<ProvenShare>,
     earlier: Vec<ProvenShare>,
-    /// The percentage that a client probes now.
+    /// Percentage that a client is probing.
     probing: Option<ThreadPercentage>,
     failed_probes: u32,
     retry_at: i64,
-    /// Whether what was proven has yet to be written down.
+    /// True if the proof has yet to be written down.
     unwritten: bool,
 }
 
 impl PercentageRuntime {
-    /// In another control process, nothing is proven; true where something was to be.
+    /// Forgets all proofs, for another control process; returns true if shares were to be proven.
     pub(super) fn process_gone(&mut self) -> bool {
         let had_target = self.target.is_some();
         self.forget_proof();
@@ -41,20 +41,20 @@ impl PercentageRuntime {
         had_target
     }
 
-    /// What is proven is where the next proof begins, and no proof.
+    /// Demotes the proofs to a starting point of the next proof.
     pub(super) fn forget_proof(&mut self) {
         if !self.proven.is_empty() {
             self.earlier = std::mem::take(&mut self.proven);
         }
     }
 
-    /// The proof begins again with the next desired state; true where there was one.
+    /// Restarts the proof with the next desired state; returns true if there was one.
     pub(super) fn restart(&mut self) -> bool {
         (self.failed_probes, self.retry_at, self.unwritten) = (0, 0, false);
         self.target.take().is_some()
     }
 
-    /// Begins to prove the desired shares; false where that has begun already.
+    /// Begins to prove the desired shares; returns false if that has begun already.
     pub(super) fn set_target(&mut self, desired: &DesiredShares) -> bool {
         if self.target.as_ref().is_some_and(|(shares, _)| *shares == desired.shares) {
             return false;
@@ -66,22 +66,22 @@ impl PercentageRuntime {
         true
     }
 
-    /// The least percentage that the server may hold.
+    /// Returns the least percentage that the server may hold.
     pub(super) fn server_percentage(&self) -> Option<ThreadPercentage> {
         self.target.as_ref().and_then(|(_, proving)| proving.server_percentage())
     }
 
-    /// The percentage that a client probes next, or why there is none; `None` before anything is to be proven.
+    /// Returns the percentage that a client probes next, or the reason why there is none; `None` before shares are to be proven.
     pub(super) fn next(&self) -> Option<Result<Option<ThreadPercentage>, ShareFailure>> {
         self.target.as_ref().map(|(_, proving)| proving.next())
     }
 
-    /// When the next client may be sent.
+    /// Returns the time from which the next client may be started.
     pub(super) fn retry_at(&self) -> i64 {
         self.retry_at
     }
 
-    /// How far the percentages are.
+    /// Returns the progress of the percentages.
     pub(super) fn progress(&self, desired: &Desired) -> LayoutProgress {
         let Some(layout) = percentage_layout(desired) else { return LayoutProgress::Complete };
         if desired.mode == Mode::Static {
@@ -101,17 +101,18 @@ impl PercentageRuntime {
         }
     }
 
-    /// A client was sent.
+    /// Notes that a client was started.
     pub(super) fn sent(&mut self, percentage: ThreadPercentage) {
         self.probing = Some(percentage);
     }
 
-    /// What the client saw is of no use.
+    /// Discards the report of the client, which is of no use.
     pub(super) fn lost(&mut self) {
         self.probing = None;
     }
 
-    /// A client could not run, and another one is sent after a pause; true where that is a failure, and `pause` is waited.
+    /// Notes that a client could not run, and that another one is due after a pause. Returns true if this is a failure, after
+    /// which the pause is `pause`.
     pub(super) fn probe_failed(&mut self, now: i64, pause: i64) -> bool {
         if self.probing.take().is_none() || self.target.is_none() {
             return false;
@@ -122,7 +123,7 @@ impl PercentageRuntime {
         failed
     }
 
-    /// Takes what a client saw; false where nothing was to be seen.
+    /// Takes the report of a client; returns false if none was expected.
     pub(super) fn probed(&mut self, report: &Report) -> bool {
         let (Some(percentage), Some((_, proving))) = (self.probing.take(), &mut self.target) else {
             return false;
@@ -133,35 +134,35 @@ impl PercentageRuntime {
         true
     }
 
-    /// All is proven.
+    /// Notes that all shares are proven.
     pub(super) fn complete(&mut self) {
         if let Some((_, proving)) = &self.target {
             self.proven = proving.proven();
         }
     }
 
-    /// A client has seen the last that was to be seen, if it has.
+    /// Marks the proof as yet to be written down if the last report completed it.
     pub(super) fn note_unwritten(&mut self) {
         self.unwritten = matches!(self.next(), Some(Ok(None)));
     }
 
-    /// Whether what was proven has yet to be written down.
+    /// Returns true if the proof has yet to be written down.
     pub(super) fn is_unwritten(&self, desired: &Desired) -> bool {
         self.unwritten && percentage_layout(desired).is_some()
     }
 
-    /// What was proven and has yet to be written down.
+    /// Returns the proof if it has yet to be written down.
     pub(super) fn to_write(&self, desired: &Desired) -> Option<ProvenLayout> {
         let version = percentage_layout(desired)?.version.clone();
         self.unwritten.then(|| ProvenLayout { version, shares: self.proven.clone() })
     }
 
-    /// That was written down.
+    /// Notes that the proof was written.
     pub(super) fn written(&mut self) {
         self.unwritten = false;
     }
 
-    /// The partitions of the layout, with what a client saw only while all of them are proven.
+    /// Returns the partitions of the layout, with measured values only while all of them are proven.
     pub(super) fn statuses(&self, desired: &Desired, complete: bool) -> Vec<PartitionStatus> {
         let shares = percentage_layout(desired).and_then(|layout| layout.shares.as_ref());
         let shares = shares.map_or(&[][..], |desired| &desired.shares);
@@ -186,13 +187,13 @@ impl PercentageRuntime {
     }
 }
 
-/// The desired layout, if thread percentages are to make it hold.
+/// Returns the desired layout, if thread percentages enforce it.
 pub(super) fn percentage_layout(desired: &Desired) -> Option<&DesiredLayout> {
     let layout = desired.layout.as_ref().filter(|_| !desired.is_observed());
     layout.filter(|layout| layout.enforcement == Enforcement::Percentage)
 }
 
-/// Why a report says nothing about percentages.
+/// Returns the reason why a report shows nothing about percentages.
 pub(super) fn useless(report: &Report) -> Option<String> {
     if let Some(failure) = &report.error {
         return Some(format!("{}: {}", failure.name, failure.message));

@@ -1,4 +1,4 @@
-//! How far a layout is on a daemon, and what is next.
+//! Progress of a layout on a daemon, and its next step.
 
 use crate::domain::ThreadPercentage;
 use crate::domain::layout::active::ProvenLayout;
@@ -6,23 +6,23 @@ use crate::domain::layout::execution::LayoutFailureCause;
 use crate::domain::layout::plan::Plan;
 use crate::domain::layout::record::{PartitionDrift, PartitionRun};
 
-/// How far the layout is.
+/// Progress of a layout.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LayoutProgress {
-    /// There is nothing to do.
+    /// Nothing is left to do.
     Complete,
-    /// It was there, and others have made or removed partitions since, which stays; with why it is not repaired where
-    /// the policy says that it is to be.
+    /// It was complete, and others have made or removed partitions since, which stays. If the policy demands a repair, the
+    /// reason why there is none is given.
     Drifted(Vec<PartitionDrift>, Option<String>),
     /// Nothing can be done yet: the daemon was not read, or the desired layout is new.
     Waiting,
-    /// Its partitions have to be made like this.
+    /// Its partitions have to be made by this plan.
     Due(Box<Plan>),
     /// A CUDA client has to probe this percentage.
     ProbeDue(ThreadPercentage),
     /// A CUDA client is probing.
     Probing,
-    /// It has to be written down first that the last run has ended.
+    /// The end of the last run has to be written down first.
     Unwritten,
     /// Something blocks it.
     Refused(LayoutFailureCause),
@@ -31,13 +31,13 @@ pub enum LayoutProgress {
 }
 
 impl LayoutProgress {
-    /// Whether what could be done was done: what drifted is reported and left.
+    /// Returns true if everything possible was done: drift is reported and left.
     pub fn is_complete(&self) -> bool {
         matches!(self, Self::Complete | Self::Drifted(..))
     }
 }
 
-/// What is to be done next for a layout.
+/// Next step for a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutAction {
     /// Make its partitions.
@@ -48,11 +48,11 @@ pub enum LayoutAction {
     Record,
 }
 
-/// What outlives the manager of a run that has ended.
+/// Record of an ended run that outlives the manager.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LayoutRecord {
-    /// The partitions of the control process.
+    /// Partitions of the control process.
     Partitions(PartitionRun),
-    /// What CUDA clients saw.
+    /// Results of the CUDA clients.
     Percentages(ProvenLayout),
 }

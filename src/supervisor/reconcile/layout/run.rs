@@ -1,13 +1,13 @@
-//! A run that applies a layout: when it began, what it did and how long that took.
+//! A run that applies a layout: its beginning, its steps and its duration.
 
 use crate::domain::layout::record::{ExecutedStep, RunLog};
 
-/// A run under way, or over.
+/// Run that is under way or has ended.
 #[derive(Debug, Clone)]
 pub(super) struct LastRun {
     pub(super) generation: i64,
     pub(super) began: i64,
-    /// The commands and the time that it took before it was cut short.
+    /// Number of commands and microseconds before it was interrupted.
     earlier: (usize, u64),
     pub(super) executed_steps: Vec<ExecutedStep>,
     pub(super) duration_us: Option<u64>,
@@ -18,24 +18,24 @@ impl LastRun {
         Self { generation, began: now, earlier: (0, 0), executed_steps: Vec::new(), duration_us: None }
     }
 
-    /// It was interrupted, and continues.
+    /// Continues a run that was interrupted.
     pub(super) fn resume(&mut self) {
         let took = self.duration_us.take().unwrap_or_default();
         self.earlier = (self.executed_steps.len(), took);
     }
 
-    /// These commands were sent since it began, or since it was interrupted.
+    /// Takes the commands that were sent since it began, or since it was interrupted.
     pub(super) fn progress(&mut self, executed_steps: &[ExecutedStep]) {
         self.executed_steps.truncate(self.earlier.0);
         self.executed_steps.extend_from_slice(executed_steps);
     }
 
-    /// It ended, or was interrupted, after so long.
+    /// Ends or interrupts the run, after this many microseconds.
     pub(super) fn end(&mut self, duration_us: u64) {
         self.duration_us = Some(self.earlier.1.saturating_add(duration_us));
     }
 
-    /// It ended now.
+    /// Ends the run now.
     pub(super) fn end_at(&mut self, now: i64) {
         self.duration_us = u64::try_from(now - self.began).ok().and_then(|took| took.checked_mul(1000));
         self.duration_us.get_or_insert(0);

@@ -1,7 +1,7 @@
-//! What there is to report a daemon: found by comparing what is published with what was published before. Pure.
+//! Detection of a daemon's events: the published state is compared with the one published before. Pure.
 //!
-//! A change that is undone before the next poll makes no event: `ps`, /proc and the daemon's own answers say
-//! what is true, and a log is used only for what they cannot show ([`ServerLogEvents`]).
+//! A change that is undone before the next poll makes no event: `ps`, /proc and the daemon's own answers are the truth, and a
+//! log is used only for events that they cannot show ([`ServerLogEvents`]).
 
 mod server_end;
 mod servers;
@@ -25,52 +25,52 @@ use crate::domain::layout::execution::LayoutFailureCause;
 use crate::domain::layout::status::LayoutState;
 use crate::domain::plan::Desired;
 
-/// What is published of a daemon at one time.
+/// State of a daemon that is about to be published.
 pub(crate) struct Snapshot<'s> {
     pub(crate) desired: &'s Desired,
     pub(crate) status: &'s DaemonStatus,
     pub(crate) clients: &'s [ClientFacts],
-    /// Why the last poll failed.
+    /// Reason why the last poll failed.
     pub(crate) poll_failure: Option<&'s Diagnosis>,
-    /// Whether a poll has ended since the last time.
+    /// True if a poll has ended since the last snapshot.
     pub(crate) polled: bool,
 }
 
-/// What was reported a daemon so far.
+/// State of a daemon as its events have reported it so far.
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "independent facts, each named")]
 pub(crate) struct EventDetector {
     phase: Option<Phase>,
     pid: Option<u32>,
-    /// Whether the last one died.
+    /// True if the last control process died.
     died: bool,
-    /// Whether the present control process was found and not started: what it has was there before.
+    /// True if the present control process was found and not started: its servers and clients are not new.
     found: bool,
-    /// Whether it was reported as ready, and of which generation last.
+    /// True if the daemon was reported as ready. `applied` is the last generation reported with it.
     ready: bool,
     applied: i64,
     reason: Option<ConditionReason>,
-    /// Whether the layout that is found in place was reported by an earlier manager.
+    /// True if an earlier manager reported the layout that is found in place.
     layout_found: bool,
-    /// Whether an earlier manager reported that the layout is not as it should be.
+    /// True if an earlier manager reported a problem of the layout.
     layout_is_reported: bool,
     clients: BTreeMap<ClientId, TrackedClient>,
-    /// Clients that are no longer listed though their server has not logged their end: either it died under them, which
-    /// the next poll shows, or that line was missed.
+    /// Clients that are no longer listed although their server has not logged their end. Either the server died under them,
+    /// which the next poll shows, or that line was missed.
     vanished: BTreeSet<ClientId>,
-    /// Those that left since the last poll, or before it: a fault that ended them may be known only at the next, and for as long as
-    /// its event waits.
+    /// Clients that left since the last poll, or before it. A fault that ended them may be known only at the next poll, and
+    /// they are kept for as long as its event waits.
     left: BTreeMap<ClientId, TrackedClient>,
     servers: BTreeMap<(u32, u64), ServerStatus>,
     /// Servers that died, until their last client is gone.
     dead: BTreeSet<u32>,
     /// Servers that the manager killed.
     killed: BTreeSet<u32>,
-    /// Servers whose fault has no event yet, and whether that waits for the rest of what server.log says of it.
+    /// Servers whose fault has no event yet, and whether the event already waits for the remaining lines about it in server.log.
     faulty: BTreeMap<u32, bool>,
-    /// Servers whose fault was over before a poll could see it, if there was one: the next poll decides.
+    /// Servers whose fault, if there was one, was over before a poll could see it: the next poll decides.
     doubtful: BTreeSet<u32>,
-    /// The processes that the fault of a server affects, as its event says; empty where that is not known.
+    /// Processes that the fault of a server affects, as its event reports; empty if unknown.
     affected: BTreeMap<u32, BTreeSet<u32>>,
     drift: DriftStatus,
     layout: ReportedLayout,
@@ -79,15 +79,15 @@ pub(crate) struct EventDetector {
     observations: Vec<Observation>,
 }
 
-/// What was seen last of a client.
+/// Last observation of a client.
 #[derive(Debug, Clone, Copy, Default)]
 struct TrackedClient {
-    /// Its server, once it was seen there.
+    /// Server of the client, once it was seen there.
     server: Option<u32>,
     started_at: Option<i64>,
-    /// By server.log.
+    /// Time at which it connected, according to server.log.
     connected_at: Option<i64>,
-    /// What it held on all GPUs, before its work was lost.
+    /// Memory that it held on all GPUs before its work was lost.
     memory: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ impl TrackedClient {
         }
     }
 
-    /// The client of which this was seen, as one that lost its work.
+    /// Returns the client with these facts, as one that lost its work.
     fn affected(self, client: ClientId) -> AffectedClient {
         AffectedClient {
             client: Some(client),
@@ -114,7 +114,7 @@ impl TrackedClient {
     }
 }
 
-/// What was reported a layout.
+/// State of a layout as its events have reported it.
 #[derive(Debug, Default)]
 struct ReportedLayout {
     applied: Option<(String, u32)>,
@@ -125,7 +125,8 @@ struct ReportedLayout {
 }
 
 impl EventDetector {
-    /// For a daemon whose journal has these clients as connected; whether it has that the layout is not as it should be.
+    /// Continues for a daemon whose journal has these clients as connected. `layout_is_reported` is true if the journal has
+    /// an open problem of its layout.
     pub(crate) fn of(clients: impl IntoIterator<Item = ClientId>, layout_is_reported: bool) -> Self {
         Self {
             layout_is_reported,
@@ -134,18 +135,18 @@ impl EventDetector {
         }
     }
 
-    /// Adds an event that cannot be derived from what is published.
+    /// Adds an event that cannot be derived from the published state.
     pub(crate) fn emit(&mut self, event: impl Into<NewEvent>) {
         self.observations.push(Observation::Event(Box::new(event.into())));
     }
 
-    /// The control process of an earlier manager, or of another program, was taken on.
+    /// Reports that the control process of an earlier manager, or of another program, was adopted.
     pub(crate) fn found(&mut self, daemon: &DaemonName, pid: u32, uid: Option<u32>) {
         (self.found, self.layout_found) = (true, true);
         self.emit(DomainEvent::DaemonFound { daemon: daemon.clone(), pid, uid });
     }
 
-    /// A control process was started.
+    /// Reports that a control process was started.
     pub(crate) fn started(&mut self, daemon: &DaemonName, pid: u32) {
         (self.found, self.layout_found) = (false, false);
         let event = DomainEvent::DaemonStarted { daemon: daemon.clone(), pid };
@@ -156,12 +157,12 @@ impl EventDetector {
         }
     }
 
-    /// The control process was stopped.
+    /// Reports that the control process was stopped.
     pub(crate) fn stopped(&mut self, daemon: &DaemonName, pid: u32) {
         self.emit(DomainEvent::DaemonStopped { daemon: daemon.clone(), pid });
     }
 
-    /// A client was ended.
+    /// Reports that a client was ended.
     pub(crate) fn terminated(
         &mut self,
         daemon: &DaemonName,
@@ -172,7 +173,7 @@ impl EventDetector {
         self.emit(DomainEvent::ClientTerminated { daemon: daemon.clone(), server, client, outcome });
     }
 
-    /// What is new since the last time.
+    /// Returns the events and other observations since the last call.
     pub(crate) fn detect(
         &mut self,
         seen: &Snapshot<'_>,
@@ -187,7 +188,7 @@ impl EventDetector {
         self.detect_queue(seen);
         self.pid = seen.status.pid;
         self.phase = Some(seen.status.phase);
-        // Everything about a daemon with one GPU is about that GPU.
+        // All events of a daemon with one GPU are about that GPU.
         let gpu = match seen.desired.gpus.as_slice() {
             [one] => Some(one.clone()),
             _ => None,
@@ -237,7 +238,7 @@ impl EventDetector {
             }
             Phase::Applying if other_reason && reason == ConditionReason::ServerExits => {
                 self.emit(DomainEvent::DaemonWithoutServer(why()));
-                // Once one stays, it is ready again.
+                // Once a server stays, the daemon is reported as ready again.
                 self.ready = false;
             }
             Phase::Blocked if is_new || other_reason => {
@@ -250,7 +251,7 @@ impl EventDetector {
             }
             _ => {}
         }
-        // A change is being applied: that is no end of readiness.
+        // Applying a change does not end readiness.
         self.ready &= matches!(status.phase, Phase::Ready | Phase::Applying) && seen.poll_failure.is_none();
         self.reason = Some(reason);
     }
@@ -267,7 +268,7 @@ impl EventDetector {
                 status.phase,
                 Phase::Stopped | Phase::Starting | Phase::BackOff | Phase::CrashLoop | Phase::Absent
             );
-        // Before the first poll, and while one that may run was not found, its clients are not known.
+        // Before the first poll, and while a process that may run was not found, the daemon's clients are not known.
         if status.effective.is_none() && !has_no_process {
             return;
         }
@@ -295,7 +296,7 @@ impl EventDetector {
                 _ if has_no_process => Some(EventType::DaemonDied),
                 _ => end.and_then(|end| end.cause_for(client.pid)),
             };
-            // Its server may have died under it, which is seen later than that the client is gone.
+            // Its server may have died under it, which is seen later than the client's end.
             let is_open =
                 server.is_some() && end.is_none() && !has_no_process && status.phase != Phase::Stopping;
             let is_first = !seen.polled || !self.vanished.contains(client);
@@ -335,7 +336,7 @@ impl EventDetector {
         }
     }
 
-    /// What is known of a client that is listed now: once its work is lost, what it held before.
+    /// Returns the facts about a client that is listed now. If its work is lost, its memory is the amount from before.
     fn tracked(
         &self,
         client: &ClientFacts,

@@ -1,6 +1,7 @@
 //! Events for servers and control processes that end or fail, and the clients that lost work.
 //!
-//! Who lost work is what MPS reported at the time, and who was connected when a process died; whatever leaves first changes nothing.
+//! Clients lost work if MPS reported them at the time, or if they were connected when a process died. The order in which they
+//! leave changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,7 @@ use crate::supervisor::report::diagnosis::Diagnosis;
 use crate::supervisor::report::server_log_events::{LoggedFault, ServerLogEvents};
 
 impl EventDetector {
-    /// A server that hung, or a control process that hung on without it, was killed.
+    /// Reports that a server that hung, or a control process that still hung without it, was killed.
     pub(in crate::supervisor) fn replaced(&mut self, daemon: &DaemonName, process: &ReplacedProcess) {
         self.killed.insert(process.pid);
         let working = process.working.iter().flatten();
@@ -32,7 +33,7 @@ impl EventDetector {
         });
     }
 
-    /// A control process was found dead.
+    /// Reports that a control process was found dead.
     pub(in crate::supervisor) fn died(
         &mut self,
         daemon: &DaemonName,
@@ -53,7 +54,7 @@ impl EventDetector {
         self.emit(DomainEvent::DaemonDied { daemon: daemon.clone(), pid, why, lost });
     }
 
-    /// What is known of a client by its process ID.
+    /// Returns the known facts about a client with this PID.
     fn affected_client(&self, pid: u32, listed: &[ClientFacts]) -> AffectedClient {
         let listed = listed.iter().map(|client| (client.id, TrackedClient::of(client)));
         let tracked =
@@ -74,7 +75,7 @@ impl EventDetector {
         let listed: &[Server] = match &seen.status.effective {
             Some(effective) => &effective.servers,
             None if seen.status.pid.is_none() => &[],
-            // Not read yet.
+            // The daemon has not been read yet.
             None => return server_ends,
         };
         let now: BTreeMap<(u32, u64), ServerStatus> =
@@ -95,10 +96,11 @@ impl EventDetector {
         server_ends
     }
 
-    /// Reports faults that no poll saw: over before it, or forged.
+    /// Reports faults that no poll saw: over before the poll, or forged.
     ///
-    /// A server accepts clients again once all those are gone that a fault affects (recording 04). So it was one if they had been
-    /// listed and none of them is any longer; if one still is, the poll may have listed it just before the fault, and the next decides.
+    /// A server accepts clients again once all clients that a fault affects are gone (recording 04). The fault is confirmed
+    /// if such clients had been listed and none of them still is. If one still is, the poll may have listed it just before
+    /// the fault, and the next poll decides.
     fn detect_logged_faults(
         &mut self,
         seen: &Snapshot<'_>,
@@ -126,8 +128,8 @@ impl EventDetector {
         }
     }
 
-    /// Reports that a server is gone: with the clients that were connected to it, whether they are still listed or not, as long
-    /// as it had not logged their end.
+    /// Reports that a server is gone, with the clients that were connected to it, whether they are still listed or not,
+    /// unless it had logged their end.
     fn detect_server_end(
         &mut self,
         seen: &Snapshot<'_>,
@@ -162,7 +164,7 @@ impl EventDetector {
         }
     }
 
-    /// Who was connected to a server when it ended.
+    /// Returns the clients that were connected to a server when it ended.
     fn connected_to(
         &self,
         server: u32,
@@ -182,7 +184,7 @@ impl EventDetector {
         known.iter().map(|(client, tracked)| tracked.affected(*client)).chain(unlisted).collect()
     }
 
-    /// Reports what is new of a server that is listed.
+    /// Reports the changes of a server that is listed.
     fn detect_server(
         &mut self,
         seen: &Snapshot<'_>,
@@ -194,14 +196,14 @@ impl EventDetector {
         let before = self.servers.get(&(pid, server.start_time));
         let was_faulty = before.is_some_and(|status| *status == ServerStatus::Fault);
         let is_faulty = server.is_faulty();
-        // What a process that was found has was there before.
+        // Servers of a process that was found existed before.
         if before.is_none() && !self.found {
             self.emit(DomainEvent::ServerStarted { daemon: daemon(), pid, uid: server.uid });
         }
         if is_faulty && !was_faulty {
             self.faulty.insert(pid, false);
         }
-        // Polled in the middle of what the server writes of it, the rest is waited for, but not for long.
+        // If the poll came while the server was still writing about the fault, the remaining lines are awaited, but not for long.
         let is_whole = server_log.fault_so_far(pid).is_none_or(|fault| fault.is_complete);
         if let Some(waited) = self.faulty.get_mut(&pid)
             && seen.polled
@@ -235,7 +237,7 @@ impl EventDetector {
     }
 
     fn fault(&mut self, seen: &Snapshot<'_>, server: u32, fault: &LoggedFault, known_from: KnownFrom) {
-        // Of several that ended in that moment it tells nothing.
+        // If several contexts ended at that moment, this is no evidence.
         let ended: BTreeSet<u32> =
             if fault.ended_with_it.len() == 1 { fault.ended_with_it.clone() } else { BTreeSet::new() };
         let clients = fault.affected.union(&ended).map(|pid| AffectedClient {

@@ -6,24 +6,24 @@ mod percentages;
 use super::*;
 use crate::domain::condition::ConditionReason;
 
-/// A daemon on which a layout is made or proven.
+/// Daemon on which a layout is made or proven.
 trait Daemon {
-    /// Its desired state.
+    /// Returns its desired state.
     fn desired(&self, generation: i64) -> Desired;
-    /// A control process without anything in it.
+    /// Starts a control process without any partitions.
     fn start(&mut self);
-    /// What it lists.
+    /// Returns the partitions that it lists.
     fn listed(&self) -> Option<Vec<GpuPartitions>>;
-    /// A run to its end, at 10 to 20 milliseconds; it fails where nothing works.
+    /// Performs a run to its end, from 10 to 20 ms; the run fails unless it `works`.
     fn run(&mut self, reconciler: &mut LayoutReconciler, desired: &Desired, works: bool);
 }
 
-/// One daemon of each runtime.
+/// Returns one daemon of each runtime.
 fn daemons() -> [Box<dyn Daemon>; 2] {
     [Box::new(partitions::Die::default()), Box::new(percentages::Clients)]
 }
 
-/// What is known of a daemon in whose process nothing was done yet.
+/// Begins with a daemon in whose process nothing was done yet.
 fn begun(daemon: &mut dyn Daemon, token: &str, reconciler: &mut LayoutReconciler) {
     reconciler.process_gone();
     daemon.start();
@@ -40,7 +40,7 @@ fn state(daemon: &dyn Daemon, reconciler: &LayoutReconciler, desired: &Desired) 
     reconciler.status(desired, daemon.listed().as_deref()).expect("a status").state
 }
 
-/// Whether a run is to begin at once.
+/// Returns true if a run is to begin at once.
 fn is_due(daemon: &dyn Daemon, reconciler: &LayoutReconciler, desired: &Desired) -> bool {
     let step = reconciler.next_step(desired, daemon.listed().as_deref());
     matches!(step, Some((0, LayoutAction::Partition | LayoutAction::Prove(_))))

@@ -1,4 +1,4 @@
-//! Thread percentages, one decision at a time, with CUDA clients that see what a rule says.
+//! Thread percentages, one decision at a time, with CUDA clients whose SMs follow a rule.
 
 use super::*;
 use crate::domain::condition::ConditionReason;
@@ -16,7 +16,7 @@ use crate::gpu::report::{CudaDevice, Failure, Priorities};
 use crate::supervisor::reconcile::layout::percentages::{RETRIES, RETRY_MS};
 use crate::testing::h200;
 
-/// A daemon whose clients see what the formula says, or half of the GPU.
+/// Daemon whose clients see the SMs of the formula, or half of the GPU.
 pub(super) struct Clients;
 
 impl Daemon for Clients {
@@ -46,7 +46,7 @@ fn unmeasured() -> Gpu {
     Gpu { name: "NVIDIA H300".into(), sms: Some(120), ..h200(0) }
 }
 
-/// A daemon whose layout has partitions of so many chunks.
+/// Returns the desired state of a daemon whose layout has partitions of these sizes.
 fn desired(gpu: &Gpu, generation: i64, chunks: &[u32], others: Option<u16>) -> Desired {
     let add = |(number, chunks)| {
         format!(r#"{{"add":{{"gpu":0,"partition":"p{number}","chunks":{chunks},"tenants":["t{number}"]}}}}"#)
@@ -74,7 +74,7 @@ fn desired(gpu: &Gpu, generation: i64, chunks: &[u32], others: Option<u16>) -> D
     desired
 }
 
-/// The report of an MPS client that sees this many SMs.
+/// Returns the report of an MPS client that sees this many SMs.
 fn saw(gpu: &Gpu, sms: u32) -> Report {
     let device = CudaDevice {
         ordinal: 0,
@@ -107,13 +107,13 @@ fn failed(why: &str) -> Report {
     }
 }
 
-/// Follows the desired state; gives the percentage that the server is to hold.
+/// Follows the desired state, and returns the percentage that the server is to hold.
 fn follow(known: &mut LayoutReconciler, desired: &mut Desired) -> u16 {
     known.follow(desired, 0);
     desired.percentage.tenths()
 }
 
-/// The percentage that a client is to probe, and when.
+/// Returns the percentage that a client is to probe, and the time.
 fn due(known: &LayoutReconciler, desired: &Desired) -> Option<(ThreadPercentage, i64)> {
     match known.next_step(desired, None)? {
         (at, LayoutAction::Prove(percentage)) => Some((percentage, at)),
@@ -129,7 +129,7 @@ fn is_complete(known: &LayoutReconciler, desired: &Desired) -> bool {
     known.progress(desired, None).is_complete()
 }
 
-/// What was proven is written down, as a driver does at once.
+/// Takes the proof that is to be written, and marks it as written, as a driver does at once.
 fn record(known: &mut LayoutReconciler, desired: &Desired) -> ProvenLayout {
     let Some(LayoutRecord::Percentages(proven)) = known.to_write(desired) else { panic!("to be written") };
     assert_eq!(known.progress(desired, None), LayoutProgress::Unwritten);
@@ -138,7 +138,7 @@ fn record(known: &mut LayoutReconciler, desired: &Desired) -> ProvenLayout {
     proven
 }
 
-/// Sends clients until nothing is due any more; gives how many there were and the server's percentages meanwhile.
+/// Starts clients until none is due, and returns the server's percentage at each.
 fn prove(
     known: &mut LayoutReconciler,
     desired: &mut Desired,
@@ -202,7 +202,7 @@ fn unmeasured_gpu_keeps_full_percentage_until_proven() {
     let proven = known.percentages.proven.clone();
     assert_eq!(proven.iter().map(|proven| rule(proven.percentage)).collect::<Vec<_>>(), [24, 56]);
     assert_eq!(*last, proven[1].percentage.tenths());
-    // Another control process: nothing counts, and what was found is tried first.
+    // Another control process: no proof counts, and the percentages that were found are tried first.
     known.process_gone();
     assert_eq!(known.progress(&target, None), LayoutProgress::Waiting);
     follow(&mut known, &mut target);
@@ -210,7 +210,7 @@ fn unmeasured_gpu_keeps_full_percentage_until_proven() {
     assert_eq!(status(&known, &target).partitions[0].percentage, None);
     let held = prove(&mut known, &mut target, |p| saw(&gpu, rule(p)));
     assert_eq!(held, [*last; 3], "two clients, and the server holds no more than before");
-    // The same when a caller asks for it again.
+    // A request of a caller has the effect of another process.
     known.request(1);
     follow(&mut known, &mut target);
     assert!(!is_complete(&known, &target));
@@ -230,13 +230,13 @@ fn unexpected_sms_fail_until_layout_changes() {
         "{}",
         failure.message
     );
-    // Back to a smaller one, in the same process: its own client.
+    // A smaller layout in the same process needs its own client.
     let mut back = desired(&h200(0), 2, &[3], None);
     assert_eq!(follow(&mut known, &mut back), 182);
     prove(&mut known, &mut back, |p| saw(&h200(0), sms_for(p, 132)));
     record(&mut known, &back);
     assert_eq!((status(&known, &back).state, status(&known, &back).failure), (LayoutState::Applied, None));
-    // And the first once more, because it is desired again.
+    // The first layout is proven once more, because it is desired again.
     let mut again = desired(&h200(0), 3, &[7], None);
     follow(&mut known, &mut again);
     prove(&mut known, &mut again, |p| saw(&h200(0), sms_for(p, 132)));

@@ -1,4 +1,4 @@
-//! Faults of servers: whom they affect, and how they are known.
+//! Faults of servers: the affected clients, and the evidence.
 
 use super::*;
 use crate::domain::event::KnownFrom;
@@ -37,7 +37,7 @@ fn only_the_affected_leave_because_of_a_fault() {
 fn fault_waits_for_the_rest_of_its_lines() {
     let (mut event_detector, mut server_log) = (EventDetector::default(), ServerLogEvents::default());
     detect(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[client(5)], &mut server_log);
-    // One that leaves meanwhile is known all the same.
+    // A client that leaves meanwhile is known all the same.
     read_record(&mut server_log, &[FAULT, "Client process 5 disconnected"]);
     let faulty = ready(&[(20, "FAULT")]);
     assert_eq!(short(&detect(&mut event_detector, &faulty, &[], &mut server_log)), ["-5 after server.fault"]);
@@ -45,7 +45,7 @@ fn fault_waits_for_the_rest_of_its_lines() {
     let observations = detect(&mut event_detector, &faulty, &[], &mut server_log);
     assert_eq!(named(&observations, EventType::ServerFault), [5, 6]);
     assert!(format!("{observations:?}").contains("pid: 5, client: Some("), "{observations:?}");
-    // Not forever.
+    // The event does not wait forever.
     let (mut event_detector, mut server_log) = (EventDetector::default(), ServerLogEvents::default());
     detect(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[client(5)], &mut server_log);
     read_record(&mut server_log, &[FAULT]);
@@ -122,18 +122,18 @@ fn logged_fault_is_confirmed_once_clients_are_gone() {
     assert!(first.is_empty(), "{:?}", short(&first));
     let second = detect(&mut event_detector, &serves, &[], &mut server_log);
     assert_eq!(fault(&second), Some((KnownFrom::ServerLogAndPoll, true, true)));
-    // Forged: one that it names goes on.
+    // A forged fault: a client that it names goes on.
     let (mut event_detector, mut server_log) = connected();
     assert!(detect(&mut event_detector, &serves, &[client(6)], &mut server_log).len() < 2);
     let second = detect(&mut event_detector, &serves, &[client(6)], &mut server_log);
     assert_eq!(fault(&second), Some((KnownFrom::ServerLog, true, true)));
-    // The next poll sees the server in it.
+    // The next poll sees the server in the fault.
     let (mut event_detector, mut server_log) = connected();
     detect(&mut event_detector, &serves, &[client(5), client(6)], &mut server_log);
     let faulty = ready(&[(20, "FAULT")]);
     let seen = detect(&mut event_detector, &faulty, &[client(5), client(6)], &mut server_log);
     assert_eq!(fault(&seen), Some((KnownFrom::Poll, true, true)));
-    // One was gone at the poll before, and what is published changed in between.
+    // A client was gone at the poll before, and the published state changed in between.
     let (mut event_detector, _) = connected();
     let mut server_log = ServerLogEvents::default();
     read_record(&mut server_log, &["Client process 5 disconnected"]);

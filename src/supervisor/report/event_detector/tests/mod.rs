@@ -48,7 +48,7 @@ fn status(phase: Phase, pid: Option<u32>) -> DaemonStatus {
     }
 }
 
-/// One that was read, with these servers.
+/// Returns the status of a daemon that was read, with these servers.
 fn ready(servers: &[(u32, &str)]) -> DaemonStatus {
     let servers = servers.iter().map(|(pid, status)| Server {
         pid: *pid,
@@ -90,7 +90,7 @@ fn client(pid: u32) -> ClientFacts {
     }
 }
 
-/// Notes in short.
+/// Describes observations in short.
 fn short(observations: &[Observation]) -> Vec<String> {
     observations
         .iter()
@@ -125,7 +125,7 @@ fn reported(
     short(&detect(event_detector, status, clients, &mut ServerLogEvents::default()))
 }
 
-/// Lines of the server's log.
+/// Reads these lines of the server's log.
 fn read_record(server_log: &mut ServerLogEvents, texts: &[&str]) {
     let lines: String =
         texts.iter().flat_map(|text| ["[2026-11-21 10:37:17.446 Server    20] ", text, "\n"]).collect();
@@ -134,7 +134,7 @@ fn read_record(server_log: &mut ServerLogEvents, texts: &[&str]) {
     }
 }
 
-/// The clients that the only event of this type names.
+/// Returns the clients that the only event of this type names.
 fn named(observations: &[Observation], kind: EventType) -> Vec<u32> {
     let mut found = observations.iter().filter_map(|observation| match observation {
         Observation::Event(event) if event.event.kind() == kind => Some(&event.event),
@@ -145,12 +145,12 @@ fn named(observations: &[Observation], kind: EventType) -> Vec<u32> {
     details.affected_clients().iter().map(|client| client.pid).collect()
 }
 
-/// A step in which the clients of a server that was killed, and the server itself, are seen to be gone.
+/// Step in which the clients of a killed server, and the server itself, are seen to be gone.
 #[derive(Debug, Clone, Copy)]
 enum Sight {
     /// The server's process has ended, before the next poll.
     ServerEnds,
-    /// A poll that lists the server still, and as many of its clients as these.
+    /// A poll that still lists the server, with this many of its clients.
     LeftOf(usize),
     /// A poll that lists neither.
     Nothing,
@@ -236,7 +236,7 @@ fn disconnected_client_lost_no_work() {
     );
 }
 
-/// A server that dies under client 6 after client 5 and this many others are logged as gone.
+/// Lets a server die under client 6 after client 5 and this many others are logged as gone.
 fn death_after_goodbyes(others: u32) -> Vec<Observation> {
     let (mut event_detector, mut server_log) = (EventDetector::default(), ServerLogEvents::default());
     detect(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[client(5), client(6)], &mut server_log);
@@ -351,7 +351,7 @@ fn server_death_is_cause_of_client_disconnects() {
         reported(&mut event_detector, &ready(&[(21, "ACTIVE")]), &[]),
         ["server.died", "server.started", "-5 after server.died", "-6 after server.died"]
     );
-    // Nobody loses anything by one that serves nobody.
+    // Nobody loses anything by the end of a server without clients.
     assert_eq!(
         reported(&mut event_detector, &ready(&[(22, "ACTIVE")]), &[]),
         ["server.exited", "server.started"]
@@ -397,7 +397,7 @@ fn manager_restart_reports_only_changes_meanwhile() {
     event_detector.found(&desired().name, 10, Some(0));
     let unread = status(Phase::Applying, Some(10));
     assert_eq!(reported(&mut event_detector, &unread, &[]), ["daemon.found"]);
-    // 5 is there, 6 went, 7 came; the server was there before.
+    // Client 5 is present, 6 left, 7 came; the server existed before.
     let seen = reported(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[client(5), client(7)]);
     assert_eq!(seen, ["daemon.ready", "-6", "+7"]);
     assert_eq!(

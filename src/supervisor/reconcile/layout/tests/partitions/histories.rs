@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::domain::layout::active::{AppliedLayout, LayoutChange, Previous};
 
-/// The partitions of each version of the layout.
+/// Partition sizes of each version of the layout.
 const VERSIONS: [&[u32]; 4] = [&[7, 3], &[2, 5, 3], &[7, 3, 2], &[4]];
 
-/// What happens to the daemon.
+/// Event in the history of the daemon.
 #[derive(Debug, Clone, Copy)]
 enum Happening {
     /// An operator or a script applies a version.
@@ -19,16 +19,16 @@ enum Happening {
         version: usize,
         recreate: bool,
         fault: Option<(Fault, usize)>,
-        /// What goes wrong while it is undone.
+        /// Fault while the change is undone.
         fault_back: Option<(Fault, usize)>,
-        /// Whether it is cancelled though it succeeded.
+        /// True if it is cancelled although it succeeded.
         cancelled: bool,
     },
-    /// Its control process dies, and what comes next has the GPU of this die.
+    /// Its control process dies, and the next one has the GPU of this die.
     DaemonDies { skew: usize },
     /// The manager dies and another one starts.
     ManagerDies,
-    /// The daemon is started again by request, or a script asks once more.
+    /// The daemon is started again on request, or a script retries.
     Retry,
     /// An outsider removes a partition.
     OutsiderRemoves(usize),
@@ -36,7 +36,7 @@ enum Happening {
     OutsiderAdds(u32),
 }
 
-/// What goes wrong with a command of a run.
+/// Fault of a command of a run.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     Refused,
@@ -69,7 +69,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// A daemon with its driver and what the store has of it.
+/// Daemon with its driver and its records in the store.
 struct World {
     die: Die,
     process: u32,
@@ -80,7 +80,7 @@ struct World {
     change: Option<LayoutChange>,
     applied: Option<AppliedLayout>,
     run: Option<PartitionRun>,
-    /// By this test's own account: the version that an operator put in force, and the recorded ID of each of its partitions then.
+    /// Version that an operator put in force and the recorded IDs of its partitions, by this test's own account.
     accepted: Option<(u32, Vec<PartitionId>)>,
     handed_out: usize,
     withheld: usize,
@@ -117,7 +117,7 @@ impl World {
         self.process.to_string()
     }
 
-    /// What a driver is given, made of what is stored now.
+    /// Publishes the desired state that follows from the store.
     fn publish(&mut self) {
         let desired = |active: &ActiveLayout| {
             let layout = layout(active.version);
@@ -139,7 +139,7 @@ impl World {
         self.publish();
     }
 
-    /// Does what a driver does until there is nothing left to do by itself.
+    /// Acts as a driver until nothing is left to do.
     fn drive(&mut self, mut fault: Option<(Fault, usize)>) {
         for _ in 0..20 {
             let present = self.die.list();
@@ -191,7 +191,7 @@ impl World {
         panic!("it never comes to rest: {:?}", self.reconciler);
     }
 
-    /// The end of a run, as the store writes it.
+    /// Writes the end of a run as the store does.
     fn write_end(&mut self) {
         let run = run_to_write(&self.reconciler, &self.desired).expect("a run");
         if let Some(active) = &self.active {
@@ -206,8 +206,8 @@ impl World {
         self.accept();
     }
 
-    /// An operator's version that completed is what is accepted from then on, with the IDs that were recorded of it. Those are
-    /// of an earlier run where that was cancelled, and an outsider may have removed such a partition for the moment.
+    /// Accepts an operator's version that completed, with its recorded IDs. If a change was cancelled, these are the IDs of
+    /// an earlier run, and an outsider may have removed such a partition for the moment.
     fn accept(&mut self) {
         let (Some(active), Some(run)) = (&self.active, &self.run) else { return };
         let known = self.accepted.as_ref().is_some_and(|(version, _)| *version == active.version);
@@ -256,7 +256,7 @@ impl World {
         self.drive(None);
     }
 
-    /// Whatever is handed out is listed, and has the ID that was recorded when an operator put that version in force.
+    /// Checks that each partition that is handed out is listed, and has the ID that was recorded when an operator put its version in force.
     fn check(&mut self) {
         let listed = self.die.list();
         let Some(status) = self.reconciler.status(&self.desired, Some(&listed)) else { return };

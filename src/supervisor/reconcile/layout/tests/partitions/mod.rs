@@ -19,7 +19,7 @@ fn uuid() -> GpuUuid {
     GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")
 }
 
-/// A GPU of 15 chunks; `skew` makes it another die, which gives other IDs.
+/// GPU of 15 chunks; another `skew` makes it another die, which gives other IDs.
 #[derive(Debug, Default)]
 pub(super) struct Die {
     partitions: Vec<(PartitionId, Vec<usize>)>,
@@ -77,7 +77,7 @@ impl Die {
     }
 }
 
-/// A desired state for partitions of these sizes, named `p0`, `p1` and so on.
+/// Returns a desired state with partitions of these sizes, named `p0`, `p1` and so on.
 fn desired(version: u32, chunks: &[u32]) -> Desired {
     let steps: Vec<_> = chunks
         .iter()
@@ -100,7 +100,7 @@ fn daemon() -> DaemonName {
     DaemonName::parse("gpu0").expect("a name")
 }
 
-/// A daemon in static mode without a layout.
+/// Returns the desired state of a daemon in static mode without a layout.
 fn bare() -> Desired {
     let spec: DaemonSpec =
         serde_json::from_value(serde_json::json!({"gpus": [uuid()], "mode": "static"})).expect("a spec");
@@ -152,7 +152,7 @@ impl Daemon for Die {
     }
 }
 
-/// A run to its end, or to `broken` commands and no further.
+/// Performs a run to its end, or until `broken` commands were sent.
 fn run(reconciler: &mut LayoutReconciler, desired: &Desired, die: &mut Die, broken: Option<usize>) {
     let present = die.list();
     reconciler.prepare_run(desired, &present, 0);
@@ -176,7 +176,7 @@ fn run(reconciler: &mut LayoutReconciler, desired: &Desired, die: &mut Die, brok
     assert!(!reconciler.is_under_way());
 }
 
-/// A run that is written down.
+/// Performs a run and writes its end.
 fn done(reconciler: &mut LayoutReconciler, desired: &Desired, die: &mut Die) {
     run(reconciler, desired, die, None);
     assert_eq!(progress(reconciler, desired, die), LayoutProgress::Unwritten);
@@ -195,14 +195,14 @@ fn run_to_write(reconciler: &LayoutReconciler, desired: &Desired) -> Option<Part
     }
 }
 
-/// One in whose process a layout of these sizes is in force.
+/// Returns a reconciler in whose process a layout of these sizes is in force.
 fn applied(chunks: &[u32]) -> (LayoutReconciler, Desired, Die) {
     let (mut reconciler, mut desired, mut die) =
         (LayoutReconciler::default(), desired(1, chunks), Die::default());
     reconciler.begin("first");
     done(&mut reconciler, &desired, &mut die);
     assert_eq!(progress(&reconciler, &desired, &die), LayoutProgress::Complete);
-    // As the store has it from then on.
+    // From here on as the store has it.
     let layout = desired.layout.as_mut().expect("a layout");
     layout.expected = reconciler.partitions.run.as_ref().map(|run| run.record.ids());
     (reconciler, desired, die)
@@ -247,7 +247,7 @@ fn layout_is_applied_once_recorded_and_listed() {
     assert_eq!((status.state, status.executed_steps.len()), (LayoutState::Applied, 2));
     let ids: Vec<_> = status.partitions.iter().filter_map(|one| one.id.clone()).collect();
     assert_eq!(ids, die.partitions.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>());
-    // The next manager finds the same.
+    // The next manager finds the same state.
     let mut next = LayoutReconciler::remembered(reconciler.partitions.run.clone(), Timings::default());
     next.begin("first");
     assert_eq!(progress(&next, &target, &die), LayoutProgress::Complete);
@@ -367,7 +367,7 @@ fn interrupted_run_is_finished_from_listing() {
     assert_eq!(before[&uuid()], [theirs].into());
     assert_eq!(state(&reconciler, &target, &die), LayoutState::Pending);
 
-    // By this manager or by the next.
+    // Continued by this manager or by the next.
     let mut next = LayoutReconciler::remembered(left, Timings::default());
     next.begin("first");
     for mut one in [reconciler, next] {
@@ -408,7 +408,7 @@ fn blocker_is_named_until_it_is_gone() {
     assert!(state.expect("it does not fit").message.contains("16 chunks"), "requested and free are reported");
 }
 
-/// A layout in force of which an undo has left one partition with another ID than the recorded one.
+/// Returns a layout in force in which one partition has another ID than the recorded one, because of an undo.
 fn degraded() -> (LayoutReconciler, Desired, Die) {
     let (mut reconciler, desired, mut die) = applied(&[2, 3]);
     // The last one comes back elsewhere.
