@@ -85,7 +85,7 @@ pub(super) async fn apply(
     }
 }
 
-/// Refuses, with nothing changed, what the plan refuses on a poll that is taken now; gives the partitions that it takes away.
+/// Plans the change on a fresh poll, and refuses it, with nothing changed, if the plan does; returns the partitions that it removes.
 async fn plan(
     engine: &Engine,
     operation: &Operation,
@@ -121,7 +121,7 @@ async fn plan(
     engine.step(operation.id, "plan", planning).await
 }
 
-/// Goes back, and says in the error what the daemon has now.
+/// Reverts the change, and adds to the error which layout the daemon has now.
 pub(super) async fn back(engine: &Engine, operation: &Operation, stop: Stop) -> Result<(), Stop> {
     match engine.change_of(operation).await {
         Ok(None) => return Err(stop),

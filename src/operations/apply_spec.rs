@@ -1,8 +1,8 @@
-//! Bringing about what a host file changed: its transaction is committed, and this waits for the daemons and does what takes time.
+//! Completion of a host file: its transaction is committed, and this operation waits for the daemons and does the parts that take time.
 //!
-//! Layouts on daemons that run, and deletions of daemons, are operations of their own, which keep their turn on a daemon, resume and
-//! are rolled back as always. The ID of each is written with it, so a manager that takes this operation up finds them again. A part
-//! that fails keeps no other from being done; the end says what was done and what was not.
+//! Layouts on daemons that run, and deletions of daemons, are operations of their own, which wait for their turn on a daemon, resume and
+//! are rolled back like any other. The ID of each is written with it, so a manager that resumes this operation finds them again. A part
+//! that fails does not stop the others; the end lists the parts that were done and those that were not.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const GRACE_S: u32 = 10;
 /// Longest wait for a layout that a new daemon starts with.
 const LAYOUT: Duration = Duration::from_secs(120);
 
-/// What is left to do after the transaction of a host file.
+/// Work that remains after the transaction of a host file.
 pub(super) struct AppliedSpec<'o> {
     pub(super) daemons: &'o [DaemonName],
     pub(super) layouts: &'o [HostLayout],
@@ -31,7 +31,7 @@ pub(super) struct AppliedSpec<'o> {
     pub(super) delete_layouts: &'o [LayoutName],
 }
 
-/// The parts that were tried, and why some failed.
+/// Outcome of the parts: the number that succeeded, and the reason of each that failed.
 #[derive(Default)]
 struct AppliedParts {
     done: usize,
@@ -140,7 +140,7 @@ async fn children(
     }
 }
 
-/// Requests an operation, if an earlier manager has not done so; gives its ID.
+/// Requests an operation, unless an earlier manager has done so; returns its ID.
 async fn child(
     engine: &Engine,
     operation: &Operation,

@@ -89,16 +89,16 @@ pub(super) async fn restart(
         .await
 }
 
-/// The step of a restart that keeps which process is to be replaced, for a manager that takes the restart up again.
+/// Name of the step of a restart that records the process to replace, for a manager that resumes the restart.
 const NOTE: &str = "note the running process";
 
-/// The step of a deletion that keeps whether the daemon should run if it cannot be deleted.
+/// Name of the step of a deletion that records whether the daemon should run if it cannot be deleted.
 const NOTE_STATE: &str = "note the desired state";
 
-/// The step of a deletion in which the daemon goes.
+/// Name of the step of a deletion that removes the daemon.
 const FORGET: &str = "forget";
 
-/// What an earlier manager noted in this step; one that died while it did noted nothing.
+/// Returns the outcome that an earlier manager journaled for a step; `None` if it died during the step or never took it.
 fn noted(operation: &Operation, step: &str) -> Option<String> {
     operation.outcome_of(step).map(str::to_owned)
 }
@@ -136,7 +136,7 @@ pub(super) async fn delete(
     Err(why)
 }
 
-/// Whether the daemon that is to be deleted is there no longer; one of its name may have been created since.
+/// Returns true if the daemon to delete no longer exists; another daemon of that name may have been created since.
 async fn is_forgotten(engine: &Engine, operation: &Operation) -> Result<bool, OperationFailure> {
     if noted(operation, FORGET).is_some() {
         return Ok(true);
@@ -222,8 +222,8 @@ async fn write_state(
     }
 }
 
-/// The desired value of a daemon, after writing for an operation whether it should run, if `state` says so; `None` without a
-/// daemon.
+/// Returns the desired state of a daemon; if `state` is given, first writes for that operation whether the daemon should run. `None` if the
+/// daemon does not exist.
 pub(super) async fn desired_now(
     engine: &Engine,
     name: DaemonName,
@@ -319,12 +319,12 @@ pub(super) async fn stopped(handle: &Handle, grace_s: u32) -> Result<((), String
     }
 }
 
-/// Whether it keeps being without a server: each ends as soon as it is started.
+/// Returns true if the daemon stays without a server because each one exits as soon as it is started.
 fn has_no_server(status: &DaemonStatus) -> bool {
     condition::ready(&status.conditions).is_some_and(|ready| ready.reason == ConditionReason::ServerExits)
 }
 
-/// What the daemon's first condition says, for the message of a failure.
+/// Returns the message of the daemon's `Ready` condition, for the message of a failure.
 fn words(status: &DaemonStatus) -> String {
     condition::ready(&status.conditions).map(|condition| condition.message.clone()).unwrap_or_default()
 }

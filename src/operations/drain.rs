@@ -1,8 +1,8 @@
-//! Draining: no new client is admitted, and those that are there are waited for.
+//! Draining: no new client is admitted, and the present ones are waited for.
 //!
-//! A daemon is empty when a poll that began after it was cordoned sees no client, and no process lives that holds a lease of
-//! one of its tenants. Those that operators have recorded are waited for, and are never signalled unless MPS lists them. A
-//! drain that fails or is cancelled leaves the daemon as it was; one that succeeds leaves it cordoned.
+//! A daemon is empty when a poll that began after it was cordoned sees no client, and no living process holds a lease of one of its
+//! tenants. Processes recorded by operators are waited for, and are never signalled unless MPS lists them. A drain that fails or is
+//! cancelled leaves the daemon as it was; one that succeeds leaves it cordoned.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,19 +26,19 @@ use crate::host::{self, Identity};
 use crate::store::{self, StoreError, TransactionEnd};
 use crate::supervisor::{FreshError, Handle, PIPE_ENV, TerminateError, Termination};
 
-/// The step that keeps whether the daemon took clients before.
+/// Name of the step that records whether the daemon took clients before the drain.
 const NOTE: &str = "note schedulable";
-/// What that step says of one that did.
+/// Outcome of that step for a daemon that took clients.
 const SCHEDULABLE: &str = "schedulable";
-/// The step whose beginning the time limit counts from.
+/// Name of the step from whose beginning the time limit counts.
 const WAIT: &str = "wait for clients";
 /// Longest wait for one poll.
 const POLL_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a process that is no client gets to end, and then after each signal.
+/// Time that a process that is no client gets to end by itself, and again after each signal.
 const PROCESS_END: Duration = Duration::from_secs(2);
-/// Rounds of ending clients before it is given up: each ends those that came during the one before.
+/// Maximum number of rounds of ending clients; each ends those that came during the one before.
 const ROUNDS: usize = 3;
-/// Processes that are named in words.
+/// Maximum number of processes that a message names.
 const NAMED: usize = 8;
 
 pub(super) async fn run(
@@ -73,7 +73,7 @@ pub(super) async fn run(
     }
 }
 
-/// Keeps whether the daemon takes clients now, unless an earlier manager has kept it.
+/// Records whether the daemon takes clients now, unless an earlier manager has recorded it.
 async fn note(engine: &Engine, operation: &Operation, daemon: &DaemonName) -> Result<(), OperationFailure> {
     if noted(operation).is_some() {
         return Ok(());
@@ -89,12 +89,12 @@ async fn note(engine: &Engine, operation: &Operation, daemon: &DaemonName) -> Re
         .await
 }
 
-/// What was kept; `None` when the drain had not come so far.
+/// Returns true if the daemon took clients before the drain; `None` if the drain did not get as far as recording it.
 fn noted(operation: &Operation) -> Option<bool> {
     operation.outcome_of(NOTE).map(|outcome| outcome == SCHEDULABLE)
 }
 
-/// Puts back what was before the drain.
+/// Restores the state from before the drain.
 async fn undone(
     engine: &Engine,
     operation: &Operation,
@@ -144,7 +144,7 @@ async fn set_schedulable(
     Ok(changed)
 }
 
-/// Waits until no client is left on these daemons, and does at the limit what it says.
+/// Waits until no client is left on these daemons, and at the time limit acts as `limit` demands.
 ///
 /// With `guarded`, it fails when the one daemon is made schedulable meanwhile.
 pub(super) async fn empty(
@@ -239,8 +239,8 @@ async fn refuse_uncordoned(engine: &Engine, daemons: &[DaemonName]) -> Result<()
 
 /// Ends the remaining clients, in the safe order.
 ///
-/// A daemon that cannot be read fails it, unless `going_down` says that it is stopped next, with signals if need be:
-/// that ends its clients, too.
+/// A daemon that cannot be read is a failure, unless `going_down` is set: it is then stopped next, if need be with signals, and that ends
+/// its clients, too.
 async fn terminate(
     engine: &Engine,
     operation: &Operation,
@@ -311,7 +311,7 @@ async fn terminate(
     }
 }
 
-/// Whether a process holds a lease that it took itself; it may be revoked at any time.
+/// Returns true if a process holds a lease that it took itself. Such a lease may be revoked at any time.
 async fn holds_lease(
     engine: &Engine,
     daemons: &[DaemonName],
@@ -333,10 +333,10 @@ async fn leases_on(engine: &Engine, daemons: &[DaemonName]) -> Result<Vec<LeaseR
     Ok(records)
 }
 
-/// Whether the process that took a lease is a tenant's command, or `mps-manager run` that is about to become it.
+/// Returns true if a process that took a lease is a tenant's command, or `mps-manager run` that is about to become one.
 ///
-/// A program that passes on what others send it, as a proxy before the socket does, takes a lease for itself without meaning to,
-/// and has nothing of a tenant in its environment.
+/// A program that forwards the requests of others, such as a proxy in front of the socket, takes a lease for itself by mistake, and has
+/// none of a tenant's variables in its environment.
 fn is_command(engine: &Engine, daemons: &[DaemonName], holder: ClientId) -> bool {
     let context = engine.fleet.context();
     let is_handed_out = |pipe: &Path| {
@@ -348,8 +348,8 @@ fn is_command(engine: &Engine, daemons: &[DaemonName], holder: ClientId) -> bool
         || host::process::runs_same_program(holder.pid)
 }
 
-/// Ends a client in the safe order; one that is stopped is continued first, and killed where that does not help: passed on to
-/// MPS as it is, it would hang the daemon.
+/// Ends a client in the safe order. A stopped client is continued first, and killed if that does not help: MPS would hang if it were asked
+/// to terminate a stopped one.
 async fn end_client(handle: &Handle, client: ClientId) -> Result<Termination, TerminateError> {
     match handle.terminate(client, StoppedPolicy::Continue).await {
         Err(TerminateError::Stopped(_)) => handle.terminate(client, StoppedPolicy::Kill).await,
@@ -360,14 +360,14 @@ async fn end_client(handle: &Handle, client: ClientId) -> Result<Termination, Te
 /// Processes that are not signalled, though they hold leases or are clients.
 #[derive(Debug, Default)]
 struct Spared {
-    /// Those that operators have recorded and that MPS does not list.
+    /// Processes that operators have recorded and that MPS does not list.
     recorded: Vec<ClientId>,
-    /// Those that became something that is never signalled, and what.
+    /// Processes that became something that is never signalled, with its description.
     protected: Vec<(ClientId, String)>,
 }
 
 impl Spared {
-    /// Takes those away that are not signalled, and remembers which of them are recorded.
+    /// Removes the processes that are not signalled, and remembers which of them are recorded.
     fn without(&mut self, mut occupants: DaemonOccupants) -> DaemonOccupants {
         let is_protected = |process: &ClientId| self.protected.iter().any(|(spared, _)| spared == process);
         occupants.holders.retain(|holder| !is_protected(holder));
@@ -395,15 +395,15 @@ impl std::fmt::Display for Spared {
     }
 }
 
-/// Who is on the daemons.
+/// Processes that use the daemons.
 #[derive(Debug, Default)]
 struct DaemonOccupants {
     clients: Vec<(DaemonName, ClientId)>,
-    /// Processes that `run` started and that are no clients, or not yet.
+    /// Processes started by `run` that are not, or not yet, clients.
     holders: Vec<ClientId>,
-    /// Processes that operators have recorded and that are no clients, or not yet.
+    /// Processes recorded by operators that are not, or not yet, clients.
     recorded: Vec<ClientId>,
-    /// Daemons that could not be read, with the reason: who is on them is not known.
+    /// Daemons that could not be read, with the reason; their processes are unknown.
     unread: Vec<(DaemonName, OperationFailure)>,
 }
 
@@ -412,7 +412,7 @@ impl DaemonOccupants {
         self.clients.is_empty() && self.leased().next().is_none() && self.unread.is_empty()
     }
 
-    /// Whether no client is left, except on daemons that cannot be read.
+    /// Returns true if no client is left, except on daemons that cannot be read.
     fn only_unread(&self) -> bool {
         self.clients.is_empty() && self.leased().next().is_none() && !self.unread.is_empty()
     }

@@ -1,7 +1,7 @@
-//! How an operation ends: whatever went wrong, its end is written, and its daemons are free again.
+//! End of an operation: it is written whatever went wrong, and frees the operation's daemons.
 //!
-//! A disk that is full, or a database that another process holds, passes. Until then the operation stays `running`, and what
-//! cannot be written is tried again until the manager stops, whose successor takes the operation up.
+//! A full disk, or a database locked by another process, is a passing fault. Until it has passed the operation stays `running`, and each
+//! failed write is repeated until the manager stops; the next manager resumes the operation.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use super::{Engine, OperationFailure, Stop};
 use crate::domain::operation::{Operation, UNDO, Undo};
 use crate::store::StoreError;
 
-/// Pause between two tries to write.
+/// Pause between two attempts to write.
 const RETRY: Duration = Duration::from_secs(1);
-/// Times that an undoing is tried which fails although its journal can be written.
+/// Maximum number of attempts at an undo that fails although its journal can be written.
 const UNDO_TRIES: u32 = 3;
 
 impl Engine {
@@ -69,5 +69,5 @@ impl Engine {
     }
 }
 
-/// What is said of an operation that met a fault of this program.
+/// Error of an operation that met a fault of this program.
 const PANICKED: &str = "a fault in mps-manager ended it: the log says where, please report it";

@@ -1,4 +1,4 @@
-//! What all operations work with: the store, the daemons, and the journal of steps.
+//! Shared parts of all operations: the store, the daemons, and the journal of steps.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::metrics::operations::Operations;
 use crate::store::{self, Store, StoreError};
 use crate::supervisor::Fleet;
 
-/// What operations work with.
+/// The parts that operations work with. Clones share them.
 #[derive(Clone)]
 pub struct Engine {
     pub(super) clock: Clock,
@@ -28,18 +28,18 @@ pub struct Engine {
     pub(super) wake: Arc<Notify>,
     pub(super) tasks: TaskTracker,
     pub(super) stop: CancellationToken,
-    /// Those that run, each with the token that cancels it.
+    /// Running operations, each with the token that cancels it.
     pub(super) cancels: Arc<Mutex<HashMap<Uuid, CancellationToken>>>,
     pub(super) outcomes: Operations,
 }
 
-/// How an operation ended before its end.
+/// Reason why an operation stopped early.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Stop {
-    /// It failed.
+    /// The operation failed.
     #[error("{0}")]
     Failed(#[from] OperationFailure),
-    /// It was cancelled.
+    /// The operation was cancelled.
     #[error("cancelled")]
     Cancelled,
 }
@@ -76,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// How operations ended, counted.
+    /// Returns the counters of ended operations by outcome.
     pub fn outcomes(&self) -> &Operations {
         &self.outcomes
     }
@@ -103,7 +103,7 @@ impl Engine {
         self.cancels().entry(id).or_default().clone()
     }
 
-    /// The GPUs of this host, as far as they are known: a plan is made of those that are not here as they were.
+    /// The GPUs of this host as far as they are known; the caller plans with the last state of those that are missing.
     pub(super) async fn gpus(&self) -> Result<Vec<Gpu>, OperationFailure> {
         let inventory = Arc::clone(&self.inventory);
         let known = tokio::task::spawn_blocking(move || inventory.known_gpus()).await?;
@@ -113,7 +113,7 @@ impl Engine {
         }))
     }
 
-    /// From now on the operation can be stopped where it is.
+    /// Allows the operation to be cancelled from now on.
     pub(super) async fn open_to_cancel(&self, id: Uuid) -> Result<(), Stop> {
         let opened: Result<(), StoreError> =
             self.store.commit(move |db| Box::pin(store::operations::open_to_cancel(db, id))).await;
@@ -123,14 +123,14 @@ impl Engine {
         Ok(())
     }
 
-    /// From now on the operation cannot be stopped; [`Stop::Cancelled`] when that was requested before.
+    /// Closes the operation to cancellation; [`Stop::Cancelled`] if that was requested before.
     pub(super) async fn close_to_cancel(&self, id: Uuid) -> Result<(), Stop> {
         let closed: Result<bool, StoreError> =
             self.store.commit(move |db| Box::pin(store::operations::close_to_cancel(db, id))).await;
         if closed.map_err(OperationFailure::from)? { Ok(()) } else { Err(Stop::Cancelled) }
     }
 
-    /// Says in the journal what the step that runs waits for; what cannot be said is not worth failing for.
+    /// Writes to the journal what the running step waits for; a failure to write that is only logged.
     pub(super) async fn waits_for(&self, id: Uuid, what: String) {
         let noted: Result<(), StoreError> = self
             .store
@@ -141,7 +141,7 @@ impl Engine {
         }
     }
 
-    /// Journals a step around what it does.
+    /// Journals a step around its work.
     pub(super) async fn step<T, E: From<OperationFailure> + std::fmt::Display>(
         &self,
         id: Uuid,
@@ -151,7 +151,7 @@ impl Engine {
         self.journaled(id, name, work).await.map_err(|error| E::from(OperationFailure::from(error)))?
     }
 
-    /// The same, with a failure of the journal distinguished from one of the work.
+    /// Journals a step like [`Self::step`], and distinguishes a failure of the journal from one of the work.
     pub(super) async fn journaled<T, E: std::fmt::Display>(
         &self,
         id: Uuid,

@@ -10,10 +10,10 @@ use crate::supervisor::{FreshError, TerminateError};
 /// Why an operation failed, in words for the operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OperationFailure {
-    /// What was requested was not done.
+    /// The request was not carried out.
     #[error("{0}")]
     NotDone(String),
-    /// It may have been done, or may yet.
+    /// The request may have been carried out, or may yet be.
     #[error("{0}")]
     OutcomeUnknown(String),
 }

@@ -1,4 +1,4 @@
-//! Who has the device files of GPUs open.
+//! Search for the processes that have the device files of GPUs open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::supervisor::{DEFAULT_PIPE_DIRECTORY, PIPE_ENV, TOKEN_ENV, reachable};
 /// The names of the driver's files that belong to no GPU, and of directories of such, begin so.
 const DRIVER: &str = "nvidia";
 
-/// Who has the GPUs open.
+/// Processes that have the GPUs open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holders {
     /// The processes, by process ID.
@@ -31,7 +31,7 @@ pub struct Holders {
 }
 
 impl Engine {
-    /// Who has these GPUs open now; the whole driver, where these are all of the host's.
+    /// Returns the processes that have these GPUs open now, or any file of the driver if these are all GPUs of the host.
     pub async fn holders(&self, gpus: &[GpuUuid]) -> Result<Holders, OperationFailure> {
         let ours = self.ours().await?;
         let remembered = self.device_files().await?;
@@ -45,7 +45,8 @@ impl Engine {
         store::gpus::device_files(&mut *self.store.read().await?).await
     }
 
-    /// What is known of this manager's daemons, adopted ones included; those that are only observed are not its.
+    /// Returns the control processes, tokens and directories of this manager's daemons, adopted ones included. Daemons that are only
+    /// observed are not its own.
     async fn ours(&self) -> Result<OwnProcesses, StoreError> {
         let context = self.fleet.context();
         let mut ours = OwnProcesses {
@@ -164,7 +165,7 @@ fn listed(directory: &Path) -> Vec<PathBuf> {
     entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
-/// What shows whose a process is.
+/// Reads the signs that show which owner a process has.
 fn signs_of(pid: u32) -> OwnershipSigns {
     let environment = host::process::environ(pid).unwrap_or_default();
     let variable = |name: &str| {
@@ -188,7 +189,8 @@ fn signs_of(pid: u32) -> OwnershipSigns {
     }
 }
 
-/// Whether a pipe directory is the one of that name here: a container has its own. One that is gone may have been.
+/// Returns true if a pipe directory of a process is the one at the same path here; a container has its own. A path that no longer exists
+/// counts as the same.
 fn is_here(pid: u32, path: &Path) -> bool {
     !path.exists() || reachable(pid, path).is_ok()
 }

@@ -1,8 +1,8 @@
-//! What changes of a daemon's layout have in common: planned on a fresh poll, written as desired, waited for, reverted.
+//! Common parts of all changes of a daemon's layout: planned on a fresh poll, written as desired, waited for, reverted.
 //!
-//! The driver applies a layout; an operation writes the desired state and, in the same transaction, what to go back to.
-//! So a manager that dies at any point leaves either the old desired layout or the new one, and the row says which: where it is there,
-//! the desired state is the new one, unless the journal says that it is on its way back.
+//! The driver applies a layout; an operation writes the desired state and, in the same transaction, the state to go back to. So a manager
+//! that dies at any point leaves either the old desired layout or the new one. The row of the change tells which: if it exists, the new one
+//! is desired, unless the journal says that the operation was going back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,19 +36,19 @@ use crate::supervisor::{FreshError, Handle, Observed};
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// The step that writes the desired state.
 pub(super) const WRITE: &str = "write the layout";
-/// The step that says what came of it.
+/// The step that records the outcome.
 pub(super) const READ_BACK: &str = "read back";
 
-/// Why it cannot be determined what a layout would come to.
+/// Reason why the effect of a layout cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum OutlookError {
     /// The daemon cannot be polled.
     #[error("{0}")]
     Fresh(#[from] FreshError),
-    /// What is remembered cannot be read.
+    /// The stored state cannot be read.
     #[error("{0}")]
     Store(#[from] StoreError),
-    /// The daemon cannot hold a layout as it is.
+    /// The daemon cannot hold the layout in its present state.
     #[error("{0}")]
     Unfit(String),
 }
@@ -67,9 +67,9 @@ impl From<OutlookError> for OperationFailure {
 
 /// A daemon as it was polled for a layout.
 pub struct PolledDaemon {
-    /// What was seen.
+    /// State of the daemon at the poll.
     pub observed: Observed,
-    /// What was made in its control process.
+    /// Record of the partition commands in its present control process; `None` if there is none.
     pub run: Option<PartitionRun>,
     /// The layout as a driver would apply it.
     pub desired: DesiredLayout,
@@ -77,23 +77,23 @@ pub struct PolledDaemon {
     gpus: Vec<Gpu>,
 }
 
-/// What an operation wants a daemon to hold.
+/// Layout that an operation wants a daemon to hold.
 pub(super) struct DesiredLayoutChange {
     pub(super) active: ActiveLayout,
-    /// The IDs that it is held to, where they come from elsewhere.
+    /// The partition IDs that it has to get, if they come from elsewhere.
     pub(super) applied: Option<AppliedLayout>,
     pub(super) recreate: bool,
-    /// Whether its GPUs have to be empty.
+    /// True if the daemon's GPUs have to be empty.
     pub(super) from_empty: bool,
 }
 
 /// Processes by the partition that they were admitted to.
 type AdmittedClients = BTreeMap<PartitionRef, Vec<ClientId>>;
 
-/// A partition that a change takes away, with its name where a layout of ours made it.
+/// A partition that a change removes, with its name if one of our layouts created it.
 pub(super) type RemovedPartition = (PartitionRef, Option<PartitionName>);
 
-/// How a run ended that the driver gave up.
+/// End of a run that the driver gave up.
 #[derive(Debug, Clone)]
 pub(super) struct ApplyFailed {
     pub(super) why: String,
@@ -112,20 +112,20 @@ impl std::fmt::Display for ApplyFailed {
     }
 }
 
-/// What an operation waits for.
+/// The change that an operation waits for.
 #[derive(Clone, Copy)]
 pub(super) struct Awaited<'a> {
     /// The layout, if one is desired.
     pub(super) layout: Option<&'a VersionRef>,
-    /// The generation of that change, which is applied once: what others do after that stays theirs.
+    /// The generation of the change. The change is applied once: later changes by others are left alone.
     pub(super) generation: i64,
-    /// When the last run began that is not of this change.
+    /// The time at which the last run began that does not belong to the change.
     pub(super) since: Option<i64>,
-    /// When the change was written: every run of it began after that.
+    /// The time at which the change was written: each of its runs began later.
     pub(super) from: i64,
 }
 
-/// What was seen of a run.
+/// Progress of a run, as far as it was observed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RunProgress {
     began: Option<i64>,
@@ -157,7 +157,7 @@ impl Engine {
         Ok(PolledDaemon { observed, run, desired, gpus })
     }
 
-    /// What putting a layout on a daemon would come to, on a poll that is taken now.
+    /// Plans a layout for a daemon on a fresh poll.
     pub async fn layout_plan(
         &self,
         daemon: &DaemonName,
@@ -255,12 +255,12 @@ impl Engine {
         Ok(generation)
     }
 
-    /// Whether the desired state of an operation was written, which it is once.
+    /// Returns true if the operation has written its desired state, which it does once.
     pub(super) async fn has_written(&self, operation: &Operation) -> Result<bool, OperationFailure> {
         Ok(self.change_of(operation).await?.is_some())
     }
 
-    /// What an operation has changed, and goes back to.
+    /// Returns the change that an operation has written, with the state to go back to.
     pub(super) async fn change_of(
         &self,
         operation: &Operation,
@@ -271,7 +271,7 @@ impl Engine {
         Ok(change.filter(|(id, _)| *id == operation.id).map(|(_, change)| change))
     }
 
-    /// Writes what was before, and publishes it. `None` where nothing was changed.
+    /// Writes the state from before the change, and publishes it; `None` if nothing was changed.
     async fn write_back(&self, operation: &Operation) -> Result<Option<Previous>, OperationFailure> {
         let Some(change) = self.change_of(operation).await? else { return Ok(None) };
         let previous = change.previous.clone();
@@ -280,7 +280,7 @@ impl Engine {
         Ok(Some(previous))
     }
 
-    /// Ends the change: `recreate` no longer applies.
+    /// Ends the change: partitions are no longer recreated.
     pub(super) async fn complete(&self, operation: &Operation) -> Result<(), OperationFailure> {
         let Some(change) = self.change_of(operation).await? else { return Ok(()) };
         if !change.recreate {
@@ -326,7 +326,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Goes back to what was before, and waits until the daemon has it; says what it has.
+    /// Reverts the change, and waits until the daemon has its earlier layout; returns a description of the layout that it has.
     pub(super) async fn go_back(&self, operation: &Operation) -> Result<((), String), OperationFailure> {
         let Some(previous) = self.write_back(operation).await? else {
             return Ok(((), "nothing was changed".to_owned()));
@@ -488,7 +488,7 @@ fn plan_partitions(
     Ok((planned, chunks))
 }
 
-/// Of those who were admitted, the processes that live.
+/// Keeps only the admitted processes that are alive.
 fn living(admitted: AdmittedClients) -> AdmittedClients {
     let living = admitted.into_iter().map(|(partition, holders)| {
         let living = holders.into_iter().filter(|holder| host::process::is_alive((*holder).into()));
@@ -497,7 +497,7 @@ fn living(admitted: AdmittedClients) -> AdmittedClients {
     living.filter(|(_, holders)| !holders.is_empty()).collect()
 }
 
-/// Who was admitted to partitions that are taken away, in words; `None` where nobody was.
+/// Returns an error with the clients that were admitted to the removed partitions; `None` if there are none.
 fn held(removed: &[RemovedPartition], admitted: &AdmittedClients) -> Option<OperationFailure> {
     let blocked = removed.iter().filter_map(|(partition, name)| {
         let PartitionRef { gpu, id } = partition.clone();
@@ -508,14 +508,14 @@ fn held(removed: &[RemovedPartition], admitted: &AdmittedClients) -> Option<Oper
     (!blocked.is_empty()).then(|| blocked.join("; ").into())
 }
 
-/// The status of a run that began after the one that was known, and not before `from`.
+/// Returns the status of a run that began after the known one, and not before `from`.
 fn of_this(seen: &Observed, since: Option<i64>, from: i64) -> Option<&LayoutStatus> {
     let layout = seen.status.layout.as_ref()?;
     (layout.ran_at.is_some_and(|at| at >= from) && layout.ran_at != since).then_some(layout)
 }
 
-/// How many of these commands stand at the end of the journal that the operation was claimed with: a manager that died has
-/// noted some of them, or all.
+/// Counts the commands that stand at the end of the journal with which the operation was claimed: a manager that died has journaled some or
+/// all of them.
 fn journaled(operation: &Operation, executed_steps: &[ExecutedStep]) -> usize {
     let journal: Vec<(&str, Option<&str>)> =
         operation.steps.iter().map(|step| (step.name.as_str(), step.outcome.as_deref())).collect();
@@ -525,7 +525,7 @@ fn journaled(operation: &Operation, executed_steps: &[ExecutedStep]) -> usize {
     (0..=commands.len()).rev().find(|count| journal.ends_with(&commands[..*count])).unwrap_or(0)
 }
 
-/// The result for that generation, if it is decided; what the driver follows is of that generation or a later one.
+/// Returns the result for a generation, once it is decided; the driver follows that generation or a later one.
 fn layout_result(
     seen: &Observed,
     desired_generation: i64,

@@ -1,7 +1,7 @@
-//! Maintenance of the host: its daemons drained and stopped, the driver released, and all of it started again.
+//! Maintenance of the host: its daemons are drained and stopped, the driver is released, and all of it is started again.
 //!
-//! Its progress is one row of the store, which feeds what the daemons should be. Each step does nothing where
-//! the row says that it was taken, so a manager that takes a maintenance up again simply goes through all of them.
+//! The progress is one row of the store, which determines the desired state of the daemons. A step does nothing if the row shows that it
+//! was taken, so a manager that resumes a maintenance simply goes through all steps.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,17 +23,17 @@ use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::{Inventory, InventoryError, Suspendable, SuspendedGpus, TimeLimited};
 use crate::store::{self, StoreError};
 
-/// How long a process of ours that is about to exit may still have a GPU open.
+/// Longest time for which a process of ours that is about to exit may keep a GPU open.
 const PROCESS_EXIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the compute modes may take to be restored, with one failure that is tried again.
+/// Longest time for the compute modes to be restored, including one failure that is tried again.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the driver may not answer before the operation fails.
+/// Longest time for which the driver may not answer before the operation fails.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long calls of the driver that are under way may take to end before it would be closed.
+/// Longest wait for the driver's pending calls, which have to end before it is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two scans for holders.
 const POLL: Duration = Duration::from_millis(200);
-/// Processes that are named in words.
+/// Maximum number of processes that a message names.
 const NAMED: usize = 16;
 
 pub(super) async fn begin(
@@ -118,7 +118,7 @@ async fn quit(engine: &Engine) -> Result<((), String), OperationFailure> {
 
 /// Waits until the drivers have restored the compute modes that were ours, as each does when its daemon is stopped.
 ///
-/// That of a GPU which is missing is restored when it is here again.
+/// The mode of a missing GPU is restored when the GPU is back.
 async fn restored(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), OperationFailure> {
     let until = Instant::now() + RESTORE_TIMEOUT;
     loop {
@@ -165,8 +165,8 @@ async fn release_driver(engine: &Engine) -> Result<((), String), OperationFailur
     Ok(((), "the driver is not queried from now on".to_owned()))
 }
 
-/// Before anybody loses work: fails where a process of ours has a GPU open that no stop of these daemons ends, and names who
-/// else has.
+/// Fails, before any client loses work, if a process of ours that stopping these daemons does not end has a GPU open; otherwise returns a
+/// list of the other processes that have.
 async fn foresee(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), OperationFailure> {
     let mut reader = engine.store.read().await?;
     let stopped = store::daemons::managed_on(&mut reader, gpus).await?;
@@ -294,7 +294,7 @@ pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<(), Op
     Err(format!("the maintenance is over, but not every daemon became ready: {}", unready.join("; ")).into())
 }
 
-/// What is wrong with each covered daemon that should run and does not become ready.
+/// Waits for each covered daemon that should run, and returns the reason of each that does not become ready.
 async fn unready(engine: &Engine) -> Result<Vec<String>, OperationFailure> {
     let mut running = Vec::new();
     for daemon in covered(engine).await? {
@@ -311,18 +311,18 @@ async fn unready(engine: &Engine) -> Result<Vec<String>, OperationFailure> {
     Ok(failures(join_all(waits).await))
 }
 
-/// What failed, in words.
+/// Returns the messages of the failures.
 fn failures(results: Vec<Result<(), OperationFailure>>) -> Vec<String> {
     results.into_iter().filter_map(Result::err).map(|failure| failure.to_string()).collect()
 }
 
-/// What is written of a maintenance.
+/// A change of the stored maintenance.
 enum MaintenanceChange {
     Put(Maintenance),
     State(MaintenanceState),
-    /// Its daemons stay down, if these are all of them.
+    /// Keeps its daemons down, if these are all of them.
     Quitting(Vec<DaemonName>),
-    /// The driver is released, and this state of the GPUs is reported meanwhile.
+    /// Records that the driver is released, with the state of the GPUs to report meanwhile.
     Active(String),
     Over,
 }
@@ -406,7 +406,7 @@ async fn covered(engine: &Engine) -> Result<Vec<DaemonName>, OperationFailure> {
     Ok(store::daemons::managed_on(&mut reader, &maintenance.gpus).await?)
 }
 
-/// Runs what may wait for the driver or the kernel where waiting holds up nobody.
+/// Runs work that may wait for the driver or the kernel on a thread where that blocks nothing else.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, OperationFailure> {

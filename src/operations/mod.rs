@@ -32,7 +32,7 @@ use crate::domain::operation::{Operation, OperationRequest, Resume, Undo, resume
 use crate::host;
 use crate::store::{self, StoreError};
 
-/// How long ended operations are remembered: 30 days, in milliseconds.
+/// Time for which ended operations are kept: 30 days, in milliseconds.
 const REMEMBERED_MS: i64 = 30 * 24 * 60 * 60 * 1000;
 
 impl Engine {

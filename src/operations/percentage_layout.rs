@@ -1,4 +1,4 @@
-//! What layouts of thread percentages come to, and the chunks of GPUs that they are counted in.
+//! Plans of thread-percentage layouts, and the chunks of GPUs in which they are counted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl Engine {
             .await
     }
 
-    /// What a layout of thread percentages has to do to a daemon, with the SMs of a chunk of each GPU.
+    /// Plans the changes that a thread-percentage layout makes to a daemon, and returns them with the SMs per chunk of each GPU.
     pub(super) async fn plan_shares(
         &self,
         daemon: &DaemonName,

@@ -8,7 +8,7 @@ use crate::domain::client::{ClientFacts, ClientId, StoppedPolicy};
 use crate::domain::operation::Operation;
 use crate::supervisor::{Handle, Terminating, Termination};
 
-/// How long a process that has ended may still be listed.
+/// Longest time for which MPS may list a client after its process has ended.
 const LISTED: Duration = Duration::from_secs(10);
 
 const WORK_ENDED: &str = "MPS ended its work";
@@ -17,7 +17,7 @@ const KILLED: &str = "it was killed";
 const NO_LONGER_LISTED: &str = "its daemon no longer lists it";
 const STILL_LISTED: &str = "its daemon lists it still, as it was seen last";
 
-/// Everything that its steps say came of them, if they do not fail: words that name nobody. The first two stand where it was one step.
+/// Every outcome of the steps of a termination that do not fail: words that name nobody. The first two are of terminations with one step.
 pub const OUTCOMES: [&str; 9] = [
     Termination::ByMps.as_str(),
     Termination::ByMpsAndSignal.as_str(),

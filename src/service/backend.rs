@@ -1,4 +1,4 @@
-//! [`Service`], and what is behind it: nothing of it is reached without a [`Permit`].
+//! [`Service`] and its backend, no part of which can be reached without a [`Permit`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub struct Backend {
     pub(super) parts: Parts,
     pub(super) initialized: host::initialized::Initialized,
     pub(super) committed: watch::Sender<Arc<CommittedSnapshot>>,
-    /// The newest event before anything was started: what comes after it is counted and logged.
+    /// Number of the newest event before anything was started; later ones are counted and logged.
     pub(super) newest_event_before: i64,
     /// Daemons and tenants, cached between commits.
     pub(super) cache: tenants::cache::Cache,
@@ -46,17 +46,17 @@ pub struct Backend {
     pub(super) streams: Arc<limits::Slots<String>>,
     /// Refusals waiting to be written to the audit log.
     pub(super) refusals: access::refusal_counts::Refusals,
-    /// Processes that wait for a place.
+    /// Processes that wait for a slot.
     pub(super) launches: tenants::leases::queue::LaunchQueue,
     /// Recent use by tenants.
     pub(super) history: tenants::usage_history::UsageHistory,
-    /// What container engines and systemd read.
+    /// Files for container engines and systemd.
     pub(super) engine_files: tenants::engine_files::EngineFileWriter,
 }
 
-/// What a [`Service`] is made of.
+/// Parts of which a [`Service`] is made.
 pub struct Parts {
-    /// What time it is.
+    /// The manager's clock.
     pub clock: Clock,
     /// The database.
     pub store: Store,
@@ -74,7 +74,7 @@ pub struct Parts {
     pub manager_uid: u32,
     /// Longest wait for a fresh poll.
     pub timeout: Duration,
-    /// How the API is reached over TCP.
+    /// Address and TLS of the API's TCP listener.
     pub listening: watch::Receiver<HostListening>,
     /// Counters.
     pub metrics: Metrics,
@@ -86,7 +86,7 @@ pub struct Parts {
     pub health: HostHealth,
     /// Where the tenants' CDI specification is kept, if anywhere.
     pub cdi: Option<CdiDirectory>,
-    /// What is missing, where the driver is waited for.
+    /// Missing part, while the manager waits for the NVIDIA driver; `None` otherwise.
     pub waiting_for_driver: Option<String>,
 }
 
@@ -110,28 +110,29 @@ impl Service {
         Self { backend: Arc::new(backend) }
     }
 
-    /// What a use case works with, once its caller has the right that it requires.
+    /// Returns the backend to a use case whose caller has the required right.
     pub(super) fn with(&self, _: &Permit) -> &Arc<Backend> {
         &self.backend
     }
 
-    /// What needs no right: the manager's own tasks, and what everybody may see.
+    /// Returns the backend without a right, for the manager's own tasks and for public information.
     pub fn without_permit(&self) -> &Arc<Backend> {
         &self.backend
     }
 
-    /// What time it is.
+    /// Returns the manager's clock.
     pub fn clock(&self) -> Clock {
         self.backend.parts.clock
     }
 
-    /// The last commit and the last publication of a daemon: what was read since holds until one of them changes.
+    /// Returns the numbers of the last commit and of the last publication of a daemon: values read after this call are valid until one of
+    /// the two changes.
     pub fn version(&self) -> (u64, u64) {
         let Parts { store, fleet, .. } = &self.backend.parts;
         (store.last_commit(), *fleet.context().publications.borrow())
     }
 
-    /// What is committed and published from now on, for so long.
+    /// Returns a feed of commits and publications from now on, which ends after `longest`.
     pub(super) fn changes(&self, longest: Duration) -> ChangeFeed {
         let Parts { store, fleet, .. } = &self.backend.parts;
         ChangeFeed {
@@ -175,7 +176,7 @@ impl Backend {
         Ok(store::gpus::all(&mut *self.parts.store.read().await?, known.map_err(unavailable)?).await?)
     }
 
-    /// The same for callers that only need GPUs held by daemons, which are known even if the driver never answered.
+    /// Returns the GPUs for callers that only need those held by daemons, which are known even if the driver never answered.
     pub(super) async fn held_gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
         let known = self.query_inventory(Inventory::known_gpus).await?;
         let known = match known {

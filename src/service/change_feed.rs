@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// When it is read again though nothing was committed or published.
+/// Longest wait for a change: after that, values are read again although nothing was committed or published.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// What is committed and published until a time.
+/// Commits and publications up to a time limit.
 pub(super) struct ChangeFeed {
     pub(super) until: Instant,
     pub(super) commits: watch::Receiver<u64>,
@@ -16,7 +16,7 @@ pub(super) struct ChangeFeed {
 }
 
 impl ChangeFeed {
-    /// Waits for the next one since the last; `false` once the time is over.
+    /// Waits for the next change, or a short interval at most; returns `false` once the time limit has passed.
     pub(super) async fn next(&mut self) -> bool {
         if Instant::now() >= self.until {
             return false;

@@ -1,4 +1,4 @@
-//! Why a use case was refused or failed.
+//! Errors of use cases.
 
 use crate::domain::InvalidValue;
 use crate::domain::access::Denied;
@@ -13,17 +13,17 @@ use crate::supervisor::FreshError;
 pub struct FieldError {
     /// JSON pointer to the field in the request's body.
     pub pointer: String,
-    /// What is wrong with its value, and what would be valid.
+    /// Reason why its value is invalid, and the valid values.
     pub detail: String,
 }
 
-/// What happens next to a process that waits for a slot.
+/// Advice in the refusal of a process that waits for a slot.
 pub const KEEPS_TURN: &str = "this process keeps its turn";
 
-/// Why a use case was refused or failed; nothing of it was done.
+/// Reason why a use case was refused or failed; nothing of it was done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
-    /// It does not exist.
+    /// The resource does not exist.
     #[error("there is no {kind} {name}")]
     NotFound {
         /// The kind of resource.
@@ -43,13 +43,13 @@ pub enum ServiceError {
     /// There is no slot for another process.
     #[error("{full}: {remedy}")]
     AtCapacity {
-        /// What is full.
+        /// The limit that is reached.
         full: String,
-        /// What to do, or what happens next.
+        /// Advice to the caller, or the next step.
         remedy: &'static str,
-        /// What the process lacks.
+        /// Kind of slot that the process lacks.
         lacking: Lacking,
-        /// Whether it waits, and is expected to repeat its request.
+        /// True if the process waits, and is expected to repeat its request.
         keeps_turn: bool,
     },
     /// An error whose full text is for host users; tenant users get a redacted one.
@@ -63,7 +63,7 @@ pub enum ServiceError {
     /// The caller reached a limit.
     #[error("{detail}")]
     TooMany {
-        /// Which limit, and what to do.
+        /// The limit, and advice to the caller.
         detail: String,
         /// Seconds until a retry can succeed.
         wait_s: u32,
@@ -97,7 +97,7 @@ pub enum ServiceError {
         /// One error per field.
         errors: Vec<FieldError>,
     },
-    /// It was changed after the caller read it.
+    /// The resource was changed after the caller read it.
     #[error("{0}")]
     PreconditionFailed(String),
     /// The key was used for another request.

@@ -1,6 +1,6 @@
-//! The limits of callers: how often one may do something, and how much of something it may have at once.
+//! Limits on callers: on the rate of their actions, and on the number of things that they may have at once.
 //!
-//! Invariant: the memory that a limit takes is bounded, and what one caller does leaves the others their share.
+//! Invariant: the memory that a limit takes is bounded, and one caller never uses up the share of others.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,10 +15,10 @@ use governor::nanos::Nanos;
 use governor::state::StateStore;
 use governor::{Quota, RateLimiter};
 
-/// The keys that a rate tracks at a time.
+/// Maximum number of keys that a rate tracks at a time.
 const KEYS: usize = 1024;
 
-/// Where a request or a connection comes from.
+/// Source of a request or a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallerSource {
     /// An IPv4 address, or the /64 of an IPv6 address, which belongs to one owner.
@@ -36,7 +36,7 @@ impl From<IpAddr> for CallerSource {
     }
 }
 
-/// How often something may be done with each key: a burst at once, and then once in every period (GCRA, by `governor`).
+/// A limit on the rate of an action with each key: a burst at once, and then one in every period (GCRA, by `governor`).
 #[derive(Debug)]
 pub struct Rate<K: Clone + Eq + Hash, C: Clock = DefaultClock> {
     limiter: RateLimiter<K, BoundedStates<K>, C, NoOpMiddleware<C::Instant>>,
@@ -61,7 +61,7 @@ impl<K: Clone + Eq + Hash, C: Clock> Rate<K, C> {
     }
 }
 
-/// When the burst of each tracked key is whole again.
+/// The time at which the burst of each tracked key is whole again.
 #[derive(Debug)]
 struct BoundedStates<K>(Mutex<HashMap<K, Nanos>>);
 
@@ -91,10 +91,10 @@ impl<K: Clone + Eq + Hash> StateStore for BoundedStates<K> {
     }
 }
 
-/// How many failed attempts to show a secret are answered at once: of one source, and of all sources together.
+/// A limit on the rate at which failed attempts to show a secret are answered: of one source, and of all sources together.
 ///
-/// A valid secret is accepted however many failed beside it, so that no caller can lock another out. A secret of 256 random
-/// bits needs no lock; what is limited is noise.
+/// A valid secret is accepted whatever the number of failures beside it, so that no caller can lock another out. A secret of 256 random
+/// bits needs no lock; the limit is against noise.
 #[derive(Debug)]
 pub struct FailureRate<C: Clock = DefaultClock> {
     by_source: Rate<CallerSource, C>,
@@ -123,7 +123,7 @@ pub fn whole_seconds(wait: Duration) -> u32 {
     u32::try_from(wait.as_millis().div_ceil(1000).max(1)).unwrap_or(u32::MAX)
 }
 
-/// How much may be in use at once: in total, and by each owner.
+/// A limit on the number in use at once: in total, and by each owner.
 #[derive(Debug)]
 pub struct Slots<K> {
     total: usize,
@@ -137,7 +137,7 @@ struct SlotCounts<K> {
     by_owner: HashMap<K, usize>,
 }
 
-/// Why no slot is free.
+/// Reason why no slot is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SlotsTaken {
     /// All are in use.

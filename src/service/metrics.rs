@@ -1,4 +1,4 @@
-//! What `/metrics` shows, from memory.
+//! Data behind `/metrics`, kept in memory.
 
 use std::sync::Arc;
 use std::time::Duration;

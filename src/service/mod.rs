@@ -30,7 +30,7 @@ use crate::domain::access::Right;
 use crate::service::access::context::RequestContext;
 use crate::store::{self, TransactionEnd};
 
-/// How a write is done.
+/// Conditions of a write, and the choice of a dry run.
 #[derive(Debug, Clone, Default)]
 pub struct WriteOptions {
     /// Validate everything and keep nothing.
@@ -47,7 +47,7 @@ impl WriteOptions {
         Self { dry_run, ..Self::default() }
     }
 
-    /// Only to find out whether the write would be refused.
+    /// Options of a dry run, which finds out whether the write would be refused.
     pub fn rehearsal() -> Self {
         Self::unconditional(true)
     }
@@ -58,7 +58,7 @@ impl WriteOptions {
 pub struct Written<T> {
     /// The resource as it is now.
     pub value: T,
-    /// Whether it did not exist before.
+    /// True if the resource did not exist before.
     pub created: bool,
 }
 

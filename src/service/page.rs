@@ -65,7 +65,7 @@ impl Page {
         key.filter(|key| key.to_string() == self.after).map(Some).ok_or_else(refused)
     }
 
-    /// How many rows to read: one more than the page holds shows whether there is a next page.
+    /// Returns the number of rows to read: one more than the page holds, which shows if there is a next page.
     pub fn rows(&self) -> i64 {
         i64::from(self.limit) + 1
     }

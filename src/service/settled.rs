@@ -1,4 +1,4 @@
-//! Reads that wait: until what was asked for is so, or something that waiting does not change keeps it from being so.
+//! Reads that wait until the requested state is reached, or until a reason that waiting does not remove prevents it.
 
 use std::mem::take;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::service::daemons::DaemonView;
 use crate::service::tenants::TenantView;
 use crate::service::{Service, ServiceError};
 
-/// For how long a reason that stays has to be seen until it is not waited for: a layout may just be read back.
+/// Time for which such a reason has to last before the wait ends: a layout may just be read back.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// Since when something that waiting does not change has kept a daemon or tenant from being ready.
+/// The time since which a daemon or tenant has not been ready for a reason that waiting does not remove.
 #[derive(Default)]
 struct Standstill(Option<Instant>);
 
 impl Standstill {
-    /// Whether it has lasted, now that this is the condition `Ready`.
+    /// Updates the standstill with the present condition `Ready`, and returns true if it has lasted long enough.
     fn lasts(&mut self, ready: Option<&Condition>) -> bool {
         let stays = ready.is_some_and(|ready| !ready.status && stays(ready.reason));
         self.0 = if stays { self.0.or_else(|| Some(Instant::now())) } else { None };
@@ -33,7 +33,7 @@ impl Standstill {
     }
 }
 
-/// Whether waiting does not change what keeps something from being ready.
+/// Returns true if waiting does not remove this reason for not being ready.
 fn stays(reason: ConditionReason) -> bool {
     matches!(
         reason,
@@ -47,7 +47,7 @@ fn stays(reason: ConditionReason) -> bool {
 }
 
 impl Service {
-    /// A daemon once it is as its spec says, or after this time; with `fresh`, after a new poll of it.
+    /// Returns a daemon once it is in its desired state, or after this time; with `fresh`, after a new poll of it.
     pub async fn settled_daemon(
         &self,
         ctx: &RequestContext,
@@ -70,7 +70,8 @@ impl Service {
         }
     }
 
-    /// A tenant once its settings are in force and its files are written, or after this time; with `fresh`, after a new poll of its daemon.
+    /// Returns a tenant once its settings are in force and its files are written, or after this time; with `fresh`, after a new poll of its
+    /// daemon.
     pub async fn settled_tenant(
         &self,
         ctx: &RequestContext,
@@ -95,7 +96,7 @@ impl Service {
         }
     }
 
-    /// An operation once it has ended, or after this time.
+    /// Returns an operation once it has ended, or after this time.
     pub async fn settled_operation(
         &self,
         ctx: &RequestContext,
@@ -123,7 +124,7 @@ impl Service {
         Ok(())
     }
 
-    /// The verification of a tenant once none is running, or after this time.
+    /// Returns the verification of a tenant once none is running, or after this time.
     pub async fn settled_verification(
         &self,
         ctx: &RequestContext,
@@ -149,7 +150,7 @@ fn is_as_wanted(daemon: &DaemonView) -> bool {
     }
 }
 
-/// Whether nothing is in force on a daemon until somebody does something.
+/// Returns true if a daemon serves nothing until somebody acts.
 fn is_down(phase: Phase) -> bool {
     matches!(phase, Phase::Stopped | Phase::Absent | Phase::Blocked | Phase::CrashLoop)
 }

@@ -85,14 +85,14 @@ pub async fn head(db: &mut SqliteConnection) -> Result<Head, StoreError> {
     Ok(row.map_or_else(Head::genesis, |row| Head { id: row.id, hash: row.hash }))
 }
 
-/// Whether there is a row with this number and this hash.
+/// Returns true if there is a row with this number and this hash.
 pub async fn has(db: &mut SqliteConnection, head: &Head) -> Result<bool, StoreError> {
     let query = sqlx::query_scalar("SELECT count(*) FROM audit WHERE id = ? AND hash = ?");
     let rows: i64 = query.bind(head.id).bind(&head.hash).fetch_one(db).await?;
     Ok(rows > 0)
 }
 
-/// The highest number that was ever given, whether or not its row is still there.
+/// Returns the highest number that was ever given; its row may no longer exist.
 pub async fn highest(db: &mut SqliteConnection) -> Result<i64, StoreError> {
     let given = sqlx::query_scalar("SELECT seq FROM sqlite_sequence WHERE name = 'audit'");
     Ok(given.fetch_optional(db).await?.unwrap_or(0))
@@ -101,15 +101,15 @@ pub async fn highest(db: &mut SqliteConnection) -> Result<i64, StoreError> {
 /// Selects rows; a field that is not given selects all.
 #[derive(Debug, Clone, Default)]
 pub struct AuditFilter {
-    /// Those of this actor.
+    /// Rows of this actor.
     pub actor: Option<String>,
-    /// Those about this.
+    /// Rows about this target.
     pub target: Option<String>,
-    /// Those that ended so.
+    /// Rows with this outcome.
     pub outcome: Option<AuditOutcome>,
-    /// Those written at this time or later, in unix milliseconds.
+    /// Rows written at this time or later, in unix milliseconds.
     pub since: Option<i64>,
-    /// Those written before this time.
+    /// Rows written before this time.
     pub until: Option<i64>,
 }
 
@@ -211,7 +211,7 @@ pub async fn verify(
     })
 }
 
-/// Follows the chain row by row; gives the first that does not fit, and leaves `head` at the last before it.
+/// Follows the chain row by row; returns the first row that does not fit, and leaves `head` at the last one before it.
 async fn check(
     db: &mut SqliteConnection,
     head: &mut Head,
@@ -237,7 +237,7 @@ async fn check(
     Ok(None)
 }
 
-/// Whether a statement cannot be made, since a table or a column is not there.
+/// Returns true if a statement fails because a table or a column is missing.
 fn lacks_something(error: &sqlx::Error) -> bool {
     // 1 is SQLITE_ERROR.
     error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("1"))

@@ -1,8 +1,8 @@
-//! Where the audit ended, kept in a small file outside of the database.
+//! Record of the end of the audit, kept in a small file outside of the database.
 //!
-//! SQLite does not know that its log was removed while nobody had the database open: it serves what is left, and the audit
-//! verifies, since it was cut at the same place. The file remembers a row that was on the disk, so a database that does not have it
-//! has lost what was written since.
+//! SQLite does not notice that its log was removed while no process had the database open: it serves the rest, and the audit verifies,
+//! since it was cut at the same place. The file records a row that was on the disk, so a database without this row has lost what was
+//! written since.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -24,27 +24,27 @@ pub struct AuditHead {
     path: PathBuf,
 }
 
-/// A database whose audit does not have the row that is remembered.
+/// A database whose audit does not have the recorded row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Truncated {
     /// The row that was on the disk.
     pub known: Head,
-    /// The last one that there is.
+    /// The last row of the audit.
     pub found: Head,
 }
 
 impl AuditHead {
-    /// The file of a state directory.
+    /// Returns the file of a state directory; it need not exist.
     pub fn in_directory(directory: &Path) -> Self {
         Self { path: directory.join(AUDIT_HEAD) }
     }
 
-    /// Whether something was remembered.
+    /// Returns true if a row was recorded.
     pub fn exists(&self) -> bool {
         self.path.exists()
     }
 
-    /// The row that is remembered; `None` where there is no file, and `InvalidData` where it is not one that was written here.
+    /// Reads the recorded row; `None` if there is no file, and `InvalidData` if its content is malformed.
     pub fn read(&self) -> io::Result<Option<Head>> {
         match fs::read_to_string(&self.path) {
             Ok(text) => parse(&text).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into()),
@@ -53,7 +53,7 @@ impl AuditHead {
         }
     }
 
-    /// Remembers a row; it is on the disk once this returns, and a crash leaves this one or the one before.
+    /// Records a row: it is on the disk once this returns, and a crash leaves either this row or the one before.
     pub fn write(&self, head: &Head) -> io::Result<()> {
         let unfinished = self.path.with_extension("head.new");
         let _ = fs::remove_file(&unfinished);
@@ -73,7 +73,7 @@ impl AuditHead {
     }
 }
 
-/// Whether a database has the row that is remembered, and with the same hash.
+/// Checks that a database has the recorded row with the recorded hash.
 pub async fn compare(db: &mut SqliteConnection, known: &Head) -> Result<Result<(), Truncated>, StoreError> {
     let found = audit::head(&mut *db).await?;
     if known.id == 0 || audit::has(db, known).await? {

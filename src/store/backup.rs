@@ -20,7 +20,7 @@ use super::{StoreError, audit, events, host, options};
 use crate::domain::audit::AttemptedAction;
 use crate::domain::event::{DomainEvent, EventCause};
 
-/// What a backup is of.
+/// A backup and the database that it contains.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Backup {
     /// The file.
@@ -33,7 +33,7 @@ pub struct Backup {
     pub machine_id: Option<String>,
 }
 
-/// Why there is no backup.
+/// Reason why there is no backup.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     /// There is no database.
@@ -68,24 +68,24 @@ pub enum BackupError {
         /// The error of SQLite.
         source: sqlx::Error,
     },
-    /// What is there is not an intact database.
+    /// The file is not an intact database.
     #[error("{path} is damaged: {detail}")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What SQLite found, its first line.
+        /// First finding of SQLite.
         detail: String,
     },
-    /// A file was copied while it was written, without what belongs to it.
+    /// The file has a write-ahead log beside it: it is in use, or was copied by hand without its log.
     #[error(
         "{0} has a write-ahead log beside it, so it is a database in use or a copy of one by hand: make the backup with \
          `mps-manager backup`"
     )]
     Unfinished(PathBuf),
-    /// It was made by a pre-release.
+    /// The database was made by a pre-release.
     #[error("{0} was made by a pre-release of mps-manager, and this version cannot read it")]
     PreRelease(PathBuf),
-    /// It is a database of something else.
+    /// The database is of another program.
     #[error("{0} is not a database of mps-manager")]
     Stranger(PathBuf),
 }
@@ -143,7 +143,7 @@ pub async fn put_on_record(
     Ok(connection.close().await?)
 }
 
-/// Examines a file that should be a backup, changing nothing: whether it is whole, and of which version and machine.
+/// Checks that a file is an intact backup, without changing it; returns its version and machine.
 pub async fn examine(file: &Path) -> Result<Backup, BackupError> {
     let failed = |source| BackupError::File { path: file.to_owned(), source };
     let metadata = std::fs::metadata(file).map_err(failed)?;

@@ -21,12 +21,12 @@ pub struct ConnectedClient {
     pub program: Option<String>,
     /// Its tenant.
     pub tenant: Option<TenantName>,
-    /// How that was known.
+    /// Evidence by which the tenant was known.
     pub attributed_by: AttributedBy,
 }
 
 impl ConnectedClient {
-    /// The same, as its events report it.
+    /// Converts the client to the form in which its events report it.
     pub fn observed_on(self, daemon: &DaemonName) -> ObservedClient {
         let Self { id, server, uid, program, tenant, attributed_by } = self;
         ObservedClient {
@@ -168,7 +168,7 @@ pub async fn of_daemon(
     rows.into_iter().map(|row| Ok(row.client()?.1)).collect()
 }
 
-/// Forgets the clients of earlier boots, and gives the events that they disconnected: the host went down under them.
+/// Deletes the clients of earlier boots, and returns events saying that they disconnected: the host went down while they were connected.
 pub async fn remove_other_boots(
     db: &mut SqliteConnection,
     boot_id: &str,
@@ -189,7 +189,7 @@ pub async fn remove_other_boots(
     rows.into_iter().map(left).collect()
 }
 
-/// Whether there is already an event for the end of this client, known from server.log only.
+/// Returns true if there is already an event for the end of this client, known from server.log only.
 pub async fn has_disconnect_event(
     db: &mut SqliteConnection,
     daemon: &DaemonName,

@@ -1,4 +1,4 @@
-//! How the file is opened.
+//! Options and permissions with which the database file is opened.
 
 use std::path::Path;
 use std::str::FromStr as _;
@@ -9,7 +9,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
 use super::StoreError;
 
-/// How long a connection waits for another process that holds the file, such as a backup.
+/// Time that a connection waits for another process that locks the file, such as a backup.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The options of every connection.
@@ -23,7 +23,7 @@ pub(super) fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
         .log_statements(tracing::log::LevelFilter::Trace))
 }
 
-/// Labels and commands in the file are the owner's alone.
+/// Makes the file accessible to its owner only, because it contains labels and commands.
 pub(super) fn restrict_to_owner(path: &Path) -> Result<(), StoreError> {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))

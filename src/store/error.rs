@@ -1,13 +1,13 @@
-//! Why the store cannot do something.
+//! Errors of the store.
 
 use std::path::PathBuf;
 
 use super::failure::{self, StorageFailure};
 
-/// What can go wrong with the file.
+/// An error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// SQLite refused.
+    /// SQLite returned an error.
     #[error("the database failed: {0}")]
     Database(sqlx::Error),
     /// The file was written by a newer mps-manager.
@@ -32,12 +32,12 @@ pub enum StoreError {
     /// A migration failed.
     #[error("the database could not be brought up to date: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
-    /// A row holds what no version of this program writes.
+    /// A row holds a value that no version of this program writes.
     #[error("the database holds {what} that cannot be read: {detail}")]
     Corrupt {
-        /// What kind of value.
+        /// Kind of value.
         what: &'static str,
-        /// Why it cannot be read.
+        /// Reason why it cannot be read.
         detail: String,
     },
     /// The tenants of a daemon ask for shares that its GPUs cannot give, or that cannot be worked out for them.
@@ -45,7 +45,7 @@ pub enum StoreError {
     Unplannable {
         /// The daemon.
         daemon: crate::domain::DaemonName,
-        /// Which value, and what to do.
+        /// The value, with the remedy.
         detail: String,
     },
     /// There is no room left where the database is.
@@ -96,7 +96,7 @@ impl From<sqlx::Error> for StoreError {
 }
 
 impl StoreError {
-    /// Why a commit failed, for each further change that was in it.
+    /// Returns the error of a failed commit for each further change that was in it.
     pub(super) fn again(&self) -> Self {
         match self {
             Self::Full => Self::Full,

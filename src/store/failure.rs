@@ -1,15 +1,15 @@
-//! Failures of the disk and of the file, distinguished from refusals of the schema where SQLite's error becomes ours.
+//! Failures of the disk and of the file, distinguished from refusals of the schema where SQLite's error is converted.
 //!
-//! A job may pass its error on, or make another of it. So what failed while the writer runs a job is noted beside it.
+//! A job may pass its error on, or convert it. So failures while the writer runs a job are recorded beside the job's result.
 
 use std::cell::Cell;
 
-/// What of the storage failed.
+/// A failure of the storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StorageFailure {
-    /// There is no room.
+    /// The disk is full.
     Full,
-    /// A page is not what it should be, or the file is no database.
+    /// A page is damaged, or the file is no database.
     Damaged(String),
     /// The system refused to read or write.
     Io(String),
@@ -20,7 +20,7 @@ tokio::task_local! {
 }
 
 impl StorageFailure {
-    /// What an error says of the storage; `None` for one that says nothing of it.
+    /// Returns the storage failure behind an error; `None` if the error has another cause.
     pub(super) fn of(error: &sqlx::Error) -> Option<Self> {
         // A full disk under the write-ahead log comes as an I/O error with these words.
         if error.to_string().contains("disk is full") {
@@ -38,7 +38,7 @@ impl StorageFailure {
     }
 }
 
-/// Notes a failure for the writer, where it is the writer's job that failed.
+/// Records a failure for the writer, if it occurs in one of the writer's jobs.
 pub(super) fn note(failure: &StorageFailure) {
     let _ = FAILURE.try_with(|noted| {
         // Damage is the worse news.
@@ -51,7 +51,7 @@ pub(super) fn note(failure: &StorageFailure) {
     });
 }
 
-/// Runs something, and gives what failed of the storage meanwhile.
+/// Runs a future, and returns the storage failure that occurred meanwhile.
 pub(super) async fn noting<T>(work: impl Future<Output = T>) -> (T, Option<StorageFailure>) {
     FAILURE
         .scope(Cell::new(None), async {

@@ -1,4 +1,5 @@
-//! The database's files at their place: SQLite writes on into files that were removed or replaced, and nobody would find that again.
+//! Detection of database files that were removed or replaced while open: SQLite would continue to write into the old ones, and the data
+//! would be lost.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -7,10 +8,10 @@ use std::path::{Path, PathBuf};
 use crate::domain::condition::ConditionReason;
 use crate::domain::health::FaultReport;
 
-/// The database, its log, and what connections share of the log.
+/// Suffixes of the database, its log, and the log's index, which the connections share.
 const SUFFIXES: [&str; 3] = ["", "-wal", "-shm"];
 
-/// The files that were opened, by path, device and inode.
+/// The opened files, by path, device and inode.
 #[derive(Debug, Clone)]
 pub(super) struct OpenFiles {
     files: Vec<(PathBuf, (u64, u64))>,
@@ -33,7 +34,7 @@ impl OpenFiles {
         self.files.first().and_then(|(path, _)| path.parent()).unwrap_or(Path::new("."))
     }
 
-    /// What became of the first file that is no longer at its place; an inode is given to no other file while it is open.
+    /// Reports the first file that was removed or replaced; the inode of an open file is given to no other file.
     pub(super) fn lost(&self) -> Option<FaultReport> {
         let (path, found) = self.files.iter().find_map(|(path, opened)| {
             let found = identity(path);

@@ -1,4 +1,4 @@
-//! What GPUs were when they were last here, so that a daemon can be planned whose GPU is gone.
+//! Last known state of GPUs, so that a daemon can be planned whose GPU is missing.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use super::{StoreError, from_json, parsed, to_json};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{Gpu, GpuFacts, known};
 
-/// The GPUs that are here and those that a daemon holds and that are gone, as they were when they were last seen.
+/// Returns the present GPUs, and the missing ones that a daemon holds, as they were last seen.
 pub async fn all(db: &mut SqliteConnection, present: Vec<Gpu>) -> Result<Vec<Gpu>, StoreError> {
     Ok(known(present, held(db).await?))
 }
 
-/// The GPUs that daemons hold, with what is remembered of each; `None` for one that was never seen.
+/// Returns the GPUs that daemons hold, with the last known state of each; `None` for one that was never seen.
 pub async fn held(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, Option<GpuFacts>>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT daemon_gpus.gpu AS "gpu!", gpus.facts AS "facts?"
@@ -30,13 +30,13 @@ pub async fn held(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, Option<
         .collect()
 }
 
-/// The device files of the GPUs that daemons hold, as far as they are remembered.
+/// Returns the device files of the GPUs that daemons hold, as far as they are known.
 pub async fn device_files(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, PathBuf>, StoreError> {
     let known = held(db).await?.into_iter();
     Ok(known.filter_map(|(uuid, facts)| Some((uuid, facts?.device_file?))).collect())
 }
 
-/// Remembers the GPUs that daemons hold as they are now; true when something of one was not known.
+/// Stores the present state of the GPUs that daemons hold; returns true if the state of one was unknown or has changed.
 pub async fn remember(db: &mut SqliteConnection, present: &[Gpu], now: i64) -> Result<bool, StoreError> {
     let held = held(&mut *db).await?;
     let mut changed = false;

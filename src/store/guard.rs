@@ -1,4 +1,4 @@
-//! What the writer finds out about the file, for the host's health.
+//! Faults of the database files that the writer finds, for the host's health.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::files::OpenFiles;
 use crate::domain::condition::ConditionReason;
 use crate::domain::health::{FaultReport, HostFault, HostHealth};
 
-/// The open files, and where their faults are reported.
+/// The open files, and the host's health, to which their faults are reported.
 #[derive(Debug, Clone)]
 pub(super) struct Guard {
     files: Arc<OpenFiles>,
@@ -17,12 +17,12 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// For a database that is open.
+    /// Creates the guard of an open database.
     pub(super) fn new(database: &Path, health: HostHealth) -> Self {
         Self { files: Arc::new(OpenFiles::of(database)), health }
     }
 
-    /// Refuses where a file is not at its place, and reports that or that it is back.
+    /// Fails if a file was removed or replaced, and reports that, or that the file is back.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         let lost = self.files.lost();
         let news = self.health.set(HostFault::DatabaseLost, lost.clone());
@@ -42,18 +42,18 @@ impl Guard {
         }
     }
 
-    /// Whether a file was not at its place when that was checked last.
+    /// Returns true if the last check found that a file was removed or replaced.
     pub(super) fn is_lost(&self) -> bool {
         self.health.has(HostFault::DatabaseLost)
     }
 
-    /// The refusal of what needs the file.
+    /// Returns the error of a job that needs the file.
     pub(super) fn lost(&self) -> StoreError {
         let report = self.health.get(HostFault::DatabaseLost);
         report.map_or(StoreError::NotWritten, |report| StoreError::Lost(report.message))
     }
 
-    /// Reports what failed while something was written, or that a write was kept.
+    /// Reports the storage failure of a write, or that a write was kept.
     pub(super) fn report(&self, kept: bool, failure: Option<StorageFailure>) {
         let (fault, reason, message) = match failure {
             None if kept => {

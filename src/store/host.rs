@@ -1,4 +1,4 @@
-//! Which host the database belongs to.
+//! The host to which the database belongs.
 
 use sqlx::SqliteConnection;
 
@@ -55,7 +55,7 @@ pub async fn fail_unfinished(db: &mut SqliteConnection, error: &str, now: i64) -
 
 /// Deletes the control processes and the leases of earlier boots, whose processes cannot live.
 ///
-/// Where an adopted or observed daemon lives stays known: its owner, or this manager, starts it there again.
+/// The directories of an adopted or observed daemon stay known: its owner, or this manager, starts it there again.
 pub async fn forget_other_boots(db: &mut SqliteConnection, boot_id: &str) -> Result<(), StoreError> {
     sqlx::query!("DELETE FROM incarnations WHERE boot_id <> ? AND pipe_directory IS NULL", boot_id)
         .execute(&mut *db)

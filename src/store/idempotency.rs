@@ -1,12 +1,12 @@
-//! Requests that were answered, so that a repeated one gets the same answer.
+//! Answers to requests, so that a repeated request gets the same answer.
 
 use sqlx::SqliteConnection;
 
 use super::StoreError;
 
-/// How long a key is remembered: a day, in milliseconds.
+/// Time for which a key is kept: a day, in milliseconds.
 pub const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
-/// Old answers that are forgotten with a new one at most, so that no change waits for many.
+/// Maximum number of old answers deleted with a new one, so that no change waits for many.
 const FORGOTTEN: i64 = 100;
 
 /// An answer that was given.
@@ -30,7 +30,7 @@ pub async fn get(
         .await?)
 }
 
-/// Remembers an answer, in the transaction of its effect, and forgets the old ones.
+/// Stores an answer in the transaction of its effect, and deletes old ones.
 pub async fn put(
     db: &mut SqliteConnection,
     owner: &str,
@@ -54,7 +54,7 @@ pub async fn put(
     Ok(())
 }
 
-/// Names a key together with whose it is; neither has a line break in it, so no two pairs make the same name.
+/// Combines a key with its owner; neither contains a line break, so different pairs give different names.
 fn row_key(owner: &str, key: &str) -> String {
     format!("{owner}\n{key}")
 }

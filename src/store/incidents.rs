@@ -17,7 +17,8 @@ use crate::domain::{DaemonName, GpuUuid, TenantName};
 /// Most incidents that have ended and are kept.
 pub const KEPT: i64 = 10_000;
 
-/// Writes what an event means for incidents, by its number and that of its cause; gives the events about these, which the caller writes.
+/// Writes the changes of incidents that an event causes; returns the events about these incidents, which the caller writes. `id` is the
+/// event's number, and `cause` that of its cause.
 pub async fn record(
     db: &mut SqliteConnection,
     event: &NewEvent,
@@ -48,7 +49,7 @@ pub async fn record(
     Ok(events)
 }
 
-/// Changes the incidents that an event means, without the event; false where it opens a new one, and nothing was changed.
+/// Applies the changes of an event to its incidents, without writing the event; false if it opens a new one, and nothing was changed.
 pub(super) async fn change_quietly(
     db: &mut SqliteConnection,
     event: &NewEvent,
@@ -64,7 +65,7 @@ pub(super) async fn change_quietly(
     Ok(true)
 }
 
-/// What an event means for incidents.
+/// Returns the changes of incidents that an event causes.
 async fn changes(
     db: &mut SqliteConnection,
     event: &NewEvent,
@@ -92,7 +93,7 @@ async fn changes(
     Ok(changes)
 }
 
-/// Notes what the tenants of an incident were made for, as long as these are here.
+/// Records the workloads of an incident's tenants, while the tenants still exist.
 async fn name_workloads(db: &mut SqliteConnection, incident: &mut Incident) -> Result<(), StoreError> {
     let known = |tenant: &&TenantName| !incident.workloads.contains_key(*tenant);
     let unknown: Vec<TenantName> = incident.named_tenants().into_iter().filter(known).cloned().collect();
@@ -243,7 +244,7 @@ pub async fn page(
     rows.iter().map(|row| stored(row.try_get("id")?, row.try_get("content")?)).collect()
 }
 
-/// Up to `limit` incidents that are requested, those that matter most first: open ones, then by severity, then the newest.
+/// Returns up to `limit` of the requested incidents, the most important first: open ones, then by severity, then the newest.
 pub async fn worst(
     db: &mut SqliteConnection,
     filter: &IncidentFilter,
@@ -256,7 +257,7 @@ pub async fn worst(
     rows.iter().map(|row| stored(row.try_get("id")?, row.try_get("content")?)).collect()
 }
 
-/// How many incidents are requested, and how many of these are open.
+/// Counts the requested incidents, and the open ones among them.
 pub async fn count(db: &mut SqliteConnection, filter: &IncidentFilter) -> Result<(u64, u64), StoreError> {
     let mut query = QueryBuilder::<Sqlite>::new(
         "SELECT count(*) AS total, count(*) FILTER (WHERE recovered_at IS NULL) AS open FROM incidents WHERE true",
@@ -316,7 +317,7 @@ fn push_conditions(query: &mut QueryBuilder<Sqlite>, filter: &IncidentFilter) {
     }
 }
 
-/// How many incidents are open, by kind.
+/// Counts the open incidents by kind.
 pub async fn open_by_kind(db: &mut SqliteConnection) -> Result<BTreeMap<IncidentKind, u64>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT kind AS "kind!", count(*) AS "count!: i64" FROM incidents WHERE recovered_at IS NULL GROUP BY kind"#
@@ -337,7 +338,7 @@ pub async fn open(db: &mut SqliteConnection) -> Result<Vec<StoredIncident>, Stor
     rows.into_iter().map(|row| stored(row.id, &row.content)).collect()
 }
 
-/// Deletes incidents that ended before a time, and the oldest ended ones beyond [`KEPT`], at most so many; gives how many.
+/// Deletes incidents that ended before a time, and the oldest ended ones beyond [`KEPT`], up to `most`; returns their number.
 pub async fn prune(db: &mut SqliteConnection, before: i64, most: i64) -> Result<u64, StoreError> {
     let done = sqlx::query!(
         "DELETE FROM incidents WHERE id IN (
@@ -357,7 +358,7 @@ pub async fn prune(db: &mut SqliteConnection, before: i64, most: i64) -> Result<
     Ok(done.rows_affected())
 }
 
-/// Whether there is something to prune.
+/// Returns true if there is an incident to prune.
 pub async fn has_expired(db: &mut SqliteConnection, before: i64) -> Result<bool, StoreError> {
     let expired = sqlx::query_scalar!(
         r#"SELECT EXISTS (SELECT 1 FROM incidents WHERE recovered_at < ?1)

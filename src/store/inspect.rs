@@ -1,4 +1,4 @@
-//! A database read from outside, whether a manager serves from it or not, without changing a byte.
+//! Inspection of a database, which may be in use by a manager, without changing a byte.
 
 use std::path::Path;
 
@@ -9,18 +9,18 @@ use super::{StoreError, daemons, host, tenants};
 use crate::domain::daemon::Daemon;
 use crate::domain::tenant::Tenant;
 
-/// What a database holds.
+/// Findings about a database.
 #[derive(Debug)]
 pub struct Inspection {
     /// Its schema.
     pub schema: Schema,
-    /// What is wrong with it, for SQLite or with its schema; `None` where it is whole.
+    /// First damage that SQLite finds, or a difference from its schema; `None` if it is intact.
     pub damage: Option<String>,
-    /// The rest, for a whole database of the newest schema.
+    /// Contents of an intact database of the newest schema.
     pub contents: Option<Contents>,
 }
 
-/// What `doctor` needs of a database.
+/// Contents that `doctor` needs.
 #[derive(Debug)]
 pub struct Contents {
     /// The machine it belongs to.
@@ -50,7 +50,7 @@ pub async fn inspect(path: &Path) -> Result<Inspection, StoreError> {
     Ok(Inspection { schema, damage, contents })
 }
 
-/// What SQLite finds wrong with a database; `None` where it is whole.
+/// Returns the first damage that SQLite finds in a database; `None` if it is intact.
 pub(super) async fn damage(db: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
     let found: Vec<String> = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_all(db).await?;
     Ok((found != ["ok"]).then(|| found.into_iter().next().unwrap_or_default()))

@@ -40,13 +40,13 @@ impl TryFrom<VersionRow> for Version {
 /// A version that is to be written.
 #[derive(Debug)]
 pub struct NewVersion<'v> {
-    /// What it says.
+    /// Content of the version.
     pub layout: &'v Layout,
-    /// Who made it.
+    /// Author of the version.
     pub author: &'v str,
-    /// Why.
+    /// Reason for the version, as its author gives it.
     pub note: Option<&'v str>,
-    /// Where it came from, if it was imported.
+    /// Origin of the version, if it was imported.
     pub provenance: Option<&'v serde_json::Value>,
 }
 
@@ -133,7 +133,7 @@ pub async fn next_number(db: &mut SqliteConnection, name: &LayoutName) -> Result
     parsed("a layout's version", u32::try_from(highest.fetch_optional(db).await?.unwrap_or(0) + 1))
 }
 
-/// Writes a version with the next number; gives that.
+/// Writes a version with the next number; returns that number.
 pub async fn put(
     db: &mut SqliteConnection,
     name: &LayoutName,
@@ -165,7 +165,7 @@ pub async fn put(
     Ok(number)
 }
 
-/// Where a version came from, if it was imported.
+/// Returns the origin of a version, if it was imported.
 pub async fn provenance(
     db: &mut SqliteConnection,
     wanted: &VersionRef,
@@ -180,7 +180,7 @@ pub async fn provenance(
     text.map(|text| from_json("where a layout came from", &text)).transpose()
 }
 
-/// Forgets a layout with all its versions, and what is recorded of it.
+/// Deletes a layout with all its versions and the records about it.
 ///
 /// The caller has made sure that no daemon names it and no operation waits for it.
 pub async fn delete(db: &mut SqliteConnection, name: &LayoutName) -> Result<(), StoreError> {
@@ -190,7 +190,7 @@ pub async fn delete(db: &mut SqliteConnection, name: &LayoutName) -> Result<(), 
     Ok(())
 }
 
-/// What is recorded of the layout of a daemon.
+/// Returns the record of a daemon's layout: the partition IDs that its steps gave.
 pub async fn applied(
     db: &mut SqliteConnection,
     daemon: &DaemonName,
@@ -216,7 +216,7 @@ pub async fn applied(
         .transpose()
 }
 
-/// Records what the layout of a daemon gives, or that nothing is known of it.
+/// Writes the record of a daemon's layout, or deletes it.
 pub async fn put_applied(
     db: &mut SqliteConnection,
     daemon: &DaemonName,
@@ -269,7 +269,7 @@ pub async fn change(
         .transpose()
 }
 
-/// Writes a change of a daemon's layout, in place of what was written of the same operation before.
+/// Writes a change of a daemon's layout, in place of an earlier one of the same operation.
 pub async fn put_change(
     db: &mut SqliteConnection,
     operation: Uuid,
@@ -315,7 +315,7 @@ pub async fn desired(
     Ok(Some(desired))
 }
 
-/// What the layout of a daemon says.
+/// Returns the content of a daemon's layout.
 pub async fn content(db: &mut SqliteConnection, active: &ActiveLayout) -> Result<Layout, StoreError> {
     let wanted = active.version_ref();
     let found = version(db, &wanted).await?;

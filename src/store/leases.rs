@@ -94,7 +94,7 @@ pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), S
     Ok(())
 }
 
-/// The process that a lease is of, from its columns.
+/// Reads the holder of a lease from its columns.
 pub(super) fn holder(pid: i64, start_time: i64) -> Result<ClientId, StoreError> {
     Ok(ClientId {
         pid: parsed("a process ID", u32::try_from(pid))?,
@@ -102,7 +102,7 @@ pub(super) fn holder(pid: i64, start_time: i64) -> Result<ClientId, StoreError> 
     })
 }
 
-/// The same as columns.
+/// Returns the holder of a lease as columns.
 pub(super) fn columns(holder: ClientId) -> (i64, i64) {
     (i64::from(holder.pid), holder.start_time.cast_signed())
 }

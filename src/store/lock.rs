@@ -1,4 +1,4 @@
-//! One manager a state directory.
+//! Lock of the state directory, which admits one manager.
 
 use std::fs::File;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -13,7 +13,7 @@ pub struct StateLock {
     _file: File,
 }
 
-/// Why a state directory could not be taken.
+/// Reason why the lock of a state directory could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another manager has it.
@@ -31,8 +31,7 @@ pub enum LockError {
     },
 }
 
-/// How long a lock may stay held: a child that the manager before was just forking when it was killed holds it until
-/// its exec.
+/// Longest wait for the lock: a child that the previous manager was just forking when it was killed holds it until its exec.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -1,11 +1,11 @@
-//! How far the server.log of each daemon was read for events.
+//! Offset up to which the server.log of each daemon was read for events.
 
 use sqlx::SqliteConnection;
 
 use super::StoreError;
 use crate::domain::{DaemonName, FilePlace, Inode};
 
-/// Writes how far the server.log of a daemon was read; nothing for a daemon that is gone.
+/// Writes the offset up to which the server.log of a daemon was read; nothing for a deleted daemon.
 pub async fn put(
     db: &mut SqliteConnection,
     daemon: &DaemonName,
@@ -26,7 +26,7 @@ pub async fn put(
     Ok(())
 }
 
-/// How far the server.log of a daemon was read.
+/// Returns the offset up to which the server.log of a daemon was read.
 pub async fn get(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Option<FilePlace>, StoreError> {
     let daemon = daemon.as_str();
     let row =

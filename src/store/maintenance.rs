@@ -64,10 +64,10 @@ pub async fn inventory(db: &mut SqliteConnection, machine_id: &str) -> Result<Op
     Ok(row.fetch_optional(db).await?.flatten())
 }
 
-/// The same from a file that is not open yet, of any version, without changing a byte of it.
+/// Reads the inventory from a file that is not open yet, of any schema version, without changing a byte of it.
 ///
-/// Whether the driver may be queried has to be known before the store is opened, which comes after the driver. `None` where the
-/// file does not say: that is read again once the store is open.
+/// The driver is opened before the store, and must not be queried during maintenance. `None` if the file does not tell: the inventory is
+/// read again once the store is open.
 pub async fn peek_inventory(path: &Path, machine_id: &str) -> Option<String> {
     if !path.exists() {
         return None;

@@ -1,4 +1,4 @@
-//! What the manager stores, in one SQLite file.
+//! The manager's state, stored in one SQLite file.
 //!
 //! One task writes ([`writer`]); up to four connections read, each `query_only`. The functions in the files
 //! beside this take a connection and translate rows to values of [`crate::domain`]; their callers decide
@@ -84,7 +84,7 @@ impl Store {
         Self::open_with(path, now, HostHealth::default()).await
     }
 
-    /// The same, and reports the state of the file to `health`.
+    /// Opens the store like [`Store::open`], and reports the state of the file to `health`.
     pub async fn open_with(path: &Path, now: i64, health: HostHealth) -> Result<Self, StoreError> {
         let mut connection = schema::open(path, &schema::MIGRATIONS, now).await?;
         let (newest, events) = watch::channel(events::newest(&mut connection).await?);
@@ -120,12 +120,12 @@ impl Store {
         Ok(self.readers.acquire().await?)
     }
 
-    /// Sees whether the database's files are at their place, without a write.
+    /// Checks that the database's files were not removed or replaced, without a write; a fault is reported to the host's health.
     pub fn check_files(&self) {
         let _ = self.guard.check();
     }
 
-    /// Writes what is there already, to see whether it can be written.
+    /// Checks that the database can be written, by a write that changes nothing.
     pub async fn check_writes(&self) -> Result<(), StoreError> {
         self.commit(|db| {
             Box::pin(async move {
@@ -160,7 +160,7 @@ impl Store {
         self.write(move |db| Box::pin(async move { Ok((job(db).await?, TransactionEnd::Commit)) })).await
     }
 
-    /// Runs a job as [`Store::write`] does, before all that wait there: a control process is started once its token is written.
+    /// Runs a job as [`Store::write`] does, before all jobs that wait there: a control process can start only once its token is written.
     pub async fn write_urgent<T, E, F>(&self, job: F) -> Result<T, E>
     where
         T: Send + 'static,
@@ -195,27 +195,27 @@ impl Store {
         if self.is_sealed() { Err(StoreError::Sealed) } else { Ok(()) }
     }
 
-    /// Whether writes are refused.
+    /// Returns true if writes are refused because the database belongs to another machine.
     pub fn is_sealed(&self) -> bool {
         self.sealed.load(Ordering::Acquire)
     }
 
-    /// What the writer does, counted.
+    /// Returns the counters of the writer.
     pub fn commits(&self) -> &Commits {
         &self.writer.commits
     }
 
-    /// Counts commits: raised after each, before anybody who waits for it is answered.
+    /// Returns a watch on the number of commits, which is raised after each commit, before its callers are answered.
     pub fn committed(&self) -> watch::Receiver<u64> {
         self.writer.committed.clone()
     }
 
-    /// The number of the last commit; what was read under it holds until it changes.
+    /// Returns the number of the last commit; values read under it are valid until it changes.
     pub fn last_commit(&self) -> u64 {
         *self.writer.committed.borrow()
     }
 
-    /// Jobs that wait for the writer.
+    /// Returns the number of jobs that wait for the writer.
     pub fn waiting(&self) -> usize {
         self.writer.waiting()
     }

@@ -7,14 +7,14 @@ use crate::domain::DaemonName;
 use crate::domain::layout::active::AppliedLayout;
 use crate::domain::layout::record::PartitionRun;
 
-/// What was written last of the partitions of a daemon.
+/// Returns the last record of a daemon's partitions.
 pub async fn run(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Option<PartitionRun>, StoreError> {
     let daemon = daemon.as_str();
     let text = sqlx::query_scalar!("SELECT run FROM partition_runs WHERE daemon = ?", daemon);
     text.fetch_optional(db).await?.map(|text| from_json("what was done to partitions", &text)).transpose()
 }
 
-/// Writes what is known of the partitions of a daemon; nothing for a daemon that is gone.
+/// Writes the record of a daemon's partitions; nothing for a deleted daemon.
 ///
 /// The first complete run of a layout records the IDs that its steps give here.
 pub async fn put_run(

@@ -8,14 +8,14 @@ use crate::domain::plan::{self, Desired, DirectoryTenant};
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, InvalidValue, TenantDirectory};
 
-/// The directory of a tenant, and whose it is.
+/// Returns the directory of a tenant with the tenant's name and user.
 pub fn directory_tenant(tenant: &Tenant) -> (TenantDirectory, DirectoryTenant) {
     (tenant.directory.clone(), DirectoryTenant { name: tenant.name.clone(), uid: tenant.spec.uid })
 }
 
-/// What the daemon should hold now; `None` when there is no such daemon.
+/// Returns the present desired state of a daemon; `None` if there is no such daemon.
 ///
-/// A GPU that is not among `present` is planned for as it was when it was last seen.
+/// A GPU that is not in `present` is planned for with its last known state.
 pub async fn desired(
     db: &mut SqliteConnection,
     name: &DaemonName,

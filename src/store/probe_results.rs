@@ -1,4 +1,4 @@
-//! What CUDA probes saw of GPUs: their chunks, and the SMs under the thread percentages of layouts.
+//! Results of CUDA probes of GPUs: their chunks, and the SMs under the thread percentages of layouts.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::domain::layout::VersionRef;
 use crate::domain::layout::active::ProvenLayout;
 use crate::domain::{DaemonName, GpuUuid, LayoutName};
 
-/// The chunks of all GPUs of which they were counted.
+/// Returns the chunks of each GPU on which they were counted.
 pub async fn chunks(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, ChunkCensus>, StoreError> {
     let rows = sqlx::query!("SELECT gpu, chunk_count FROM gpu_chunks").fetch_all(db).await?;
     let read = |gpu: String, count: String| {
@@ -38,7 +38,7 @@ pub async fn put_chunks(
     Ok(())
 }
 
-/// What was verified last of the percentages of a daemon's layout.
+/// Returns the last verified percentages of a daemon's layout.
 pub async fn percentages(
     db: &mut SqliteConnection,
     daemon: &DaemonName,
@@ -61,7 +61,7 @@ pub async fn percentages(
     .transpose()
 }
 
-/// Writes what was verified of the percentages of a daemon's layout.
+/// Writes the verified percentages of a daemon's layout.
 pub async fn put_percentages(
     db: &mut SqliteConnection,
     daemon: &DaemonName,

@@ -61,7 +61,7 @@ pub async fn forget(db: &mut SqliteConnection, before: i64) -> Result<(), StoreE
     Ok(())
 }
 
-/// Ends the record of a restart with where the layout stands in the control process; nothing where none is under way.
+/// Ends the record of a restart with the state of the layout in the control process; does nothing if no record is open.
 pub async fn end_restart(
     db: &mut SqliteConnection,
     name: &DaemonName,

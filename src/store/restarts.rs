@@ -1,4 +1,4 @@
-//! Replays that follow a restart: what the start of another control process leads to.
+//! Replays that follow a restart, that is, the start of another control process.
 
 use sqlx::SqliteConnection;
 use uuid::Uuid;
@@ -11,11 +11,11 @@ use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
 use crate::domain::layout::{Enforcement, Layout};
 use crate::domain::{DaemonName, PartitionId};
 
-/// How many records of restarts are kept of a daemon.
+/// Number of records of restarts that are kept of each daemon.
 const RESTARTS_KEPT: i64 = 32;
 
-/// Begins the record of what the start of another control process leads to, where the daemon has a layout that was tried in one
-/// before; what an operation does is in the record of that. `id` is the record's, if there is to be one.
+/// Begins the record of the replay that follows the start of another control process, if the daemon has a layout that was tried in an
+/// earlier process and no operation is changing it: the operation has a record of its own. `id` is the ID of the record, if one is begun.
 pub async fn begin(
     db: &mut SqliteConnection,
     name: &DaemonName,
@@ -87,7 +87,7 @@ pub async fn begin(
     Ok(())
 }
 
-/// The IDs of the steps of a layout, or what clients saw in its partitions, where that is recorded for the daemon.
+/// Returns the IDs of the steps of a layout, or the shares that clients saw in its partitions, if they are recorded for the daemon.
 pub async fn on_record(
     db: &mut SqliteConnection,
     daemon: &DaemonName,

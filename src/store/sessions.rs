@@ -66,7 +66,7 @@ pub async fn forget_all(db: &mut SqliteConnection) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Forgets a session; says whether there was one.
+/// Deletes a session; returns true if it existed.
 pub async fn delete(db: &mut SqliteConnection, digest: &Digest) -> Result<bool, StoreError> {
     let digest = digest.bytes();
     let done = sqlx::query!("DELETE FROM sessions WHERE digest = ?", digest).execute(db).await?;

@@ -178,7 +178,7 @@ pub async fn put(
     Ok(())
 }
 
-/// Has a tenant be drained until its expiry is changed; `is_finished` says that no process will be started with its environment.
+/// Marks a tenant as draining until its expiry is changed; with `is_finished`, no process will be started with its environment.
 pub async fn drain(
     db: &mut SqliteConnection,
     name: &TenantName,
@@ -195,7 +195,7 @@ pub async fn drain(
     Ok(())
 }
 
-/// Whether its drain said that no process will be started with the tenant's environment any more.
+/// Returns true if the tenant's drain declared that no process will be started with its environment any more.
 pub async fn is_finished(db: &mut SqliteConnection, name: &TenantName) -> Result<bool, StoreError> {
     let name = name.as_str();
     let found =

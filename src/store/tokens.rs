@@ -128,7 +128,7 @@ pub async fn revoke(db: &mut SqliteConnection, id: &TokenId, now: i64) -> Result
     Ok(done.rows_affected() > 0)
 }
 
-/// Revokes every token of a tenant; gives them.
+/// Revokes every token of a tenant; returns the revoked tokens.
 pub async fn revoke_of(
     db: &mut SqliteConnection,
     tenant: &TenantName,

@@ -1,4 +1,4 @@
-//! What a CUDA client saw last in the environment of each tenant.
+//! Last result that a CUDA client found in the environment of each tenant.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +22,12 @@ impl VerificationRow {
     }
 }
 
-/// That of a tenant; `None` where none was requested.
+/// Returns the verification of a tenant; `None` if none was requested.
 pub async fn get(db: &mut SqliteConnection, tenant: &TenantName) -> Result<Option<Verification>, StoreError> {
     Ok(between(db, tenant, tenant).await?.remove(tenant))
 }
 
-/// Those of the tenants from one name to another.
+/// Returns the verifications of the tenants from one name to another.
 pub async fn between(
     db: &mut SqliteConnection,
     first: &TenantName,
@@ -43,7 +43,7 @@ pub async fn between(
     rows.fetch_all(db).await?.into_iter().map(VerificationRow::read).collect()
 }
 
-/// Writes that a client is on its way, unless one is that was sent after `given_up`; true where it was written.
+/// Records that a client was started, unless one is running that was started after `given_up`; returns true if it was recorded.
 pub async fn begin(
     db: &mut SqliteConnection,
     tenant: &TenantName,
@@ -62,7 +62,7 @@ pub async fn begin(
     Ok(begun.execute(db).await?.rows_affected() > 0)
 }
 
-/// Writes what the client that was sent at `running_since` came to; false where no caller waits for it.
+/// Writes the result of the client that was started at `running_since`; false if no caller waits for it.
 pub async fn end(
     db: &mut SqliteConnection,
     tenant: &TenantName,
@@ -79,7 +79,7 @@ pub async fn end(
     Ok(ended.execute(db).await?.rows_affected() > 0)
 }
 
-/// The tenants whose client is on its way, each with when it was sent.
+/// Returns the tenants whose client is running, each with the time at which it was started.
 pub async fn running(db: &mut SqliteConnection) -> Result<Vec<(TenantName, i64)>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT tenant AS "tenant!", running_since AS "since!" FROM verifications WHERE running_since IS NOT NULL ORDER BY tenant"#

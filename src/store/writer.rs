@@ -1,8 +1,8 @@
-//! The one task that writes.
+//! The only task that writes.
 //!
-//! Jobs that wait together go into one `BEGIN IMMEDIATE`, each in a savepoint, and are answered after the
-//! `COMMIT`: one fsync serves a burst, and the order of jobs is the order in which the world changes. What drivers record comes
-//! first: a daemon that is down is not kept waiting by requests. A job is meant to take milliseconds, and is measured.
+//! Jobs that wait together go into one `BEGIN IMMEDIATE`, each in a savepoint, and are answered after the `COMMIT`: one fsync serves a
+//! burst, and changes take effect in the order of their jobs. Jobs of drivers come first: a daemon that is down does not wait for requests.
+//! A job should take milliseconds, and is measured.
 
 use std::time::{Duration, Instant};
 
@@ -15,26 +15,26 @@ use super::guard::Guard;
 use super::{StoreError, events};
 use crate::metrics::store::Commits;
 
-/// Jobs that may wait; more than that is answered with [`StoreError::Busy`].
+/// Maximum number of waiting jobs; a further one is answered with [`StoreError::Busy`].
 const QUEUE: usize = 256;
-/// Jobs that share one commit at most, so that the first of them does not wait forever.
+/// Maximum number of jobs in one commit, so that the first of them does not wait forever.
 const BURST: usize = 64;
-/// How long jobs may join a commit that has begun: what waits behind it waits no longer than this and one job.
+/// Time for which jobs may join a commit that has begun: the jobs behind it wait no longer than this and one job.
 const SHARE: Duration = Duration::from_millis(20);
 
 /// The connection inside a job's savepoint.
 pub type Transaction<'c> = &'c mut SqliteConnection;
 
-/// Whether what a job wrote is kept, if it ran without error.
+/// End of the transaction of a job that ran without error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionEnd {
-    /// Keep what it wrote.
+    /// Keep the job's writes.
     Commit,
-    /// Undo what it wrote: it was a dry run.
+    /// Undo the job's writes, as after a dry run.
     RollBack,
 }
 
-/// A job that ran, and how its caller is answered once the commit is known.
+/// A job that ran, with the function that answers its caller once the result of the commit is known.
 struct FinishedJob {
     keep: bool,
     answer: Box<dyn FnOnce(Option<StoreError>) + Send>,
@@ -47,12 +47,12 @@ enum Message {
     Close(oneshot::Sender<()>),
 }
 
-/// Where a job comes from.
+/// Source of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobSource {
-    /// A driver's, which waits with a daemon that is down.
+    /// A driver, which may be waiting with a daemon that is down.
     Drivers,
-    /// Of a request, or of another task.
+    /// A request, or another task.
     Requests,
 }
 
@@ -181,7 +181,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Commits a job and those that wait already, as far as they fit; gives who wants the end, if that came among them.
+    /// Commits a job, and waiting jobs as far as they fit; returns the sender of a request to close that arrived among them.
     async fn burst(&mut self, first: Job, jobs: &mut Jobs) -> Option<oneshot::Sender<()>> {
         let began = Instant::now();
         let mut closing = None;
@@ -206,7 +206,7 @@ impl Writer {
         closing
     }
 
-    /// Runs jobs in one transaction; whether any of them was kept, and `None` where none could be.
+    /// Runs jobs in one transaction; returns whether any of them was kept, and `None` if the transaction failed.
     async fn commit(&mut self, first: Job, mut next: impl FnMut() -> Option<Job>) -> Option<bool> {
         let mut answers = Vec::new();
         let mut kept = false;

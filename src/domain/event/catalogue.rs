@@ -102,49 +102,49 @@ macro_rules! events {
 
         #[allow(unused_variables, clippy::too_many_lines, reason = "one arm for each type, which binds all of its fields")]
         impl DomainEvent {
-            /// The type.
+            /// Returns the type.
             pub fn kind(&self) -> EventType {
                 match self {
                     $(Self::$variant { .. } => EventType::$variant,)+
                 }
             }
 
-            /// To what it happened.
+            /// Returns its subject.
             pub fn subject(&self) -> EventSubject {
                 match self {
                     $(Self::$variant $({ $($field),+ })? $(($facts))? => or!(EventSubject::default(), $($about)?),)+
                 }
             }
 
-            /// What it is about beside its subject, which names one of each: it is found by these too.
+            /// Returns the daemons and GPUs that it is found by beside its subject, which names one of each.
             pub fn also(&self) -> OtherSubjects {
                 match self {
                     $(Self::$variant $({ $($field),+ })? $(($facts))? => or!(OtherSubjects::default(), $($also)?),)+
                 }
             }
 
-            /// What else is reported.
+            /// Returns the details reported beside the subject.
             pub fn details(&self) -> Option<Details> {
                 match self {
                     $(Self::$variant $({ $($field),+ })? $(($facts))? => or!(None, $($details.into())?),)+
                 }
             }
 
-            /// What makes it happen, where nothing else is known.
+            /// Returns its cause where nothing else is known.
             pub(super) fn usual_cause(&self) -> EventTrigger {
                 match self {
                     $(Self::$variant $({ $($field),+ })? $(($facts))? => or!(EventCause::Manager, $($cause)?).into(),)+
                 }
             }
 
-            /// The daemon whose incidents it may concern; `None` for all other events.
+            /// Returns the daemon whose incidents it may concern; `None` for all other events.
             pub fn concerned_daemon(&self) -> Option<&DaemonName> {
                 match self {
                     $(Self::$variant $({ $($field),+ })? $(($facts))? => or!(None, $($daemon.into())?),)+
                 }
             }
 
-            /// The event in one sentence.
+            /// Returns the event in one sentence.
             pub fn message(&self) -> String {
                 match self {
                     $(Self::$variant $({ $($field),+ })? $(($facts))? => format!($($words)+),)+
@@ -458,17 +458,17 @@ impl EventType {
         self.row().0
     }
 
-    /// How much it matters.
+    /// Returns its severity.
     pub fn severity(self) -> Severity {
         self.row().1
     }
 
-    /// What it means, in one sentence.
+    /// Returns its meaning in one sentence.
     pub fn meaning(self) -> &'static str {
         self.row().2
     }
 
-    /// What users bound to a tenant see of an event about it.
+    /// Returns the part that users bound to a tenant see of such an event about it.
     pub fn visibility(self) -> EventVisibility {
         self.row().3
     }

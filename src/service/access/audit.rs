@@ -11,9 +11,9 @@ use crate::service::{Backend, Service, ServiceError};
 use crate::store;
 pub use crate::store::audit::AuditFilter;
 
-/// How often counted refusals are written to the audit log.
+/// Interval at which counted refusals are written to the audit log.
 const MINUTE: Duration = Duration::from_secs(60);
-/// The chain's head is logged after this many of those intervals.
+/// Number of those intervals between two log lines with the head of the chain.
 const HOUR: u32 = 60;
 
 impl Service {

@@ -1,4 +1,4 @@
-//! What a use case commits: its change, with the event and the audit rows of the change in the same transaction.
+//! Commits of use cases: each change, with its event and audit rows in the same transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 

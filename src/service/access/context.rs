@@ -1,4 +1,4 @@
-//! Who acts, in which request and when; and the proof that it has a right, without which nothing is read or committed.
+//! Context of a request (actor, change and time), and the proof that the actor has a right, without which nothing is read or committed.
 
 use std::sync::Arc;
 
@@ -20,41 +20,42 @@ pub struct IdempotencyKey {
     pub request_hash: String,
 }
 
-/// Who acts: the first argument of every use case. Cheap to clone.
+/// Context of a request, with its actor: the first argument of every use case. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct RequestContext {
-    /// Who.
+    /// The actor.
     pub actor: Arc<Actor>,
-    /// What time it is.
+    /// The manager's clock.
     pub clock: Clock,
-    /// What the request changes, for the audit log; `None` if it only reads.
+    /// The change that the request attempts, for the audit log; `None` if it only reads.
     change: Option<Arc<AttemptedAction>>,
     /// The key of a request that may be repeated; the use case stores its answer under it.
     pub idempotency: Option<Arc<IdempotencyKey>>,
-    /// The last event when it was admitted: what it reads shows that one and all before.
+    /// Number of the newest event when the request was admitted: its answers reflect that event and all before it.
     pub last_event: i64,
 }
 
 impl RequestContext {
-    /// A request, and what it changes: its ID, its label in the audit log, and its target.
+    /// Creates the context of a request. A change has the request's ID, its label in the audit log, and its target.
     pub fn new(actor: Actor, clock: Clock, change: Option<(Option<String>, String, Target)>) -> Self {
         let change =
             change.map(|(request, action, target)| AttemptedAction::of(&actor, request, action, target));
         Self { actor: Arc::new(actor), clock, change: change.map(Arc::new), idempotency: None, last_event: 0 }
     }
 
-    /// What the manager changes by itself.
+    /// Creates the context of a change that the manager makes by itself.
     pub fn of_manager(clock: Clock, action: &str, target: Target) -> Self {
         Self::new(Actor::manager(), clock, Some((None, action.to_owned(), target)))
     }
 
-    /// The same request, admitted after this event.
+    /// Returns the context with the number of the newest event at its admission.
     #[must_use]
     pub fn after_event(self, last_event: i64) -> Self {
         Self { last_event, ..self }
     }
 
-    /// The same request with the key that it has, for one use case: a second one would get the answer of the first.
+    /// Returns the context with the idempotency key of the request, or without one. A key is for one use case: a second one would get the
+    /// answer of the first.
     #[must_use]
     pub fn with_idempotency(self, key: Option<IdempotencyKey>) -> Self {
         Self { idempotency: key.map(Arc::new), ..self }
@@ -66,7 +67,7 @@ impl RequestContext {
         Ok(Permit { ctx: self.clone(), target: None, adoption: false, any_spec: false })
     }
 
-    /// What the request changes, for the audit log; `None` if it only reads.
+    /// Returns the change that the request attempts, for the audit log; `None` if it only reads.
     pub fn attempt(&self) -> Option<&AttemptedAction> {
         self.change.as_deref()
     }
@@ -114,7 +115,7 @@ impl Permit {
         &self.ctx
     }
 
-    /// What is recorded; `None` for a request that only reads, and so commits nothing.
+    /// Returns the change to record in the audit log; `None` for a request that only reads, and so commits nothing.
     pub(in crate::service) fn attempt(&self) -> Option<AttemptedAction> {
         let attempt = AttemptedAction::clone(self.ctx.change.as_ref()?);
         let target = self.target.clone().unwrap_or_else(|| attempt.target.clone());

@@ -73,24 +73,24 @@ impl LocalUser {
     }
 }
 
-/// An authenticated actor, and how long that is valid.
+/// An authenticated actor, with the lifetime of its admission.
 #[derive(Debug, Clone)]
 pub struct Admission {
     /// The actor.
     pub actor: Actor,
-    /// How long it is valid.
+    /// The lifetime of the admission.
     pub lifetime: Lifetime,
 }
 
 impl Admission {
-    /// For anonymous requests to something public; valid for nothing else.
+    /// Admits anonymous requests to public resources, and to nothing else.
     pub fn anonymous(origin: Origin) -> Self {
         let actor = Actor { subject: Principal::Anybody, grant: Grant::Host(Role::Viewer), origin };
         Self { actor, lifetime: Lifetime::unlimited() }
     }
 }
 
-/// How long an admission is valid: a stream that began under it ends with it.
+/// Lifetime of an admission: a stream that began under it ends with it.
 #[derive(Debug, Clone)]
 pub struct Lifetime {
     ended: CancellationToken,
@@ -99,7 +99,7 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// Valid until the manager stops.
+    /// Returns a lifetime that ends when the manager stops.
     fn unlimited() -> Self {
         Self { ended: CancellationToken::new(), expires_at: None, session: None }
     }
@@ -112,12 +112,12 @@ impl Lifetime {
         InUse { session: self.session.clone(), clock }
     }
 
-    /// Whether it has expired at `now`.
+    /// Returns true if the admission is revoked, or has expired at `now`.
     pub fn is_over(&self, now: i64) -> bool {
         self.ended.is_cancelled() || self.expires_at.is_some_and(|end| end <= now)
     }
 
-    /// Waits until it ends: revoked, logged out, or expired.
+    /// Waits until the admission ends: revoked, logged out, or expired.
     pub async fn over(&self, clock: Clock) {
         let left = self.expires_at.map(|end| {
             Duration::from_millis(u64::try_from(end.saturating_sub(clock.unix_ms())).unwrap_or_default())
@@ -179,7 +179,7 @@ struct LoginCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionKey(pub(super) Digest);
 
-/// Why no session is possible for an actor.
+/// Reason why an actor can have no session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoHolder {
     /// Its role was granted to a group of its process.
@@ -188,7 +188,7 @@ pub(super) enum NoHolder {
          `mps-manager token create`, or name the user in access.users of the configuration"
     )]
     OfAGroup(u32),
-    /// It is anonymous.
+    /// The actor is anonymous.
     #[error("a session belongs to a token or to a user of this host: send a token")]
     Anonymous,
 }
@@ -262,7 +262,7 @@ impl Access {
         Some((Admission { actor: of.actor, lifetime }, SessionKey(digest)))
     }
 
-    /// What a holder of sessions may do now.
+    /// Returns the present admission of a holder of sessions, or `None` if it has no access any more.
     fn admission_of(&self, holder: &SessionHolder, origin: Origin, now: i64) -> Option<Admission> {
         match holder {
             SessionHolder::AdminToken => Some(admin(origin)),
@@ -335,7 +335,7 @@ impl Access {
         Some(Admission { actor, lifetime: Lifetime::unlimited() })
     }
 
-    /// The same without a process: grants to groups do not apply.
+    /// Returns the admission of a user without a known process, so that grants to groups do not apply.
     fn user_without_groups(&self, uid: u32, origin: Origin) -> Option<Admission> {
         let grant = self.users.grant(uid, &[])?;
         let actor = Actor { subject: Principal::User(uid), grant, origin };
@@ -352,7 +352,7 @@ impl Access {
         }
     }
 
-    /// The same for a user of this host.
+    /// Returns the holder of the sessions of a user of this host, or the reason why it can have none.
     pub(super) fn holder_of_user(&self, uid: u32) -> Result<SessionHolder, NoHolder> {
         match uid {
             // It could read the admin token as well.

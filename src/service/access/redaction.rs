@@ -73,7 +73,7 @@ impl ServiceError {
         Self::for_audience(self.clone(), self)
     }
 
-    /// What a process lacks that was refused because there is no slot.
+    /// Returns the kind of slot that a refused process lacks; `None` for other errors.
     pub(in crate::service) fn lacking(&self) -> Option<Lacking> {
         match self.host_error() {
             Self::AtCapacity { lacking, .. } => Some(*lacking),
@@ -81,7 +81,7 @@ impl ServiceError {
         }
     }
 
-    /// The same refusal for a process that waits and keeps its turn.
+    /// Converts a refusal for lack of a slot to that of a process that waits and keeps its turn; other errors stay unchanged.
     pub(in crate::service) fn keeping_turn(self) -> Self {
         match self {
             Self::AtCapacity { full, lacking, .. } => {
@@ -146,10 +146,10 @@ impl ServiceError {
 
 /// Something with details that not every reader may see.
 pub(in crate::service) trait Redact: Sized {
-    /// What users bound to its tenant may see of it.
+    /// Removes the details that users bound to its tenant may not see.
     fn redact(self) -> Self;
 
-    /// What an actor may see of it.
+    /// Removes the details that this actor may not see.
     fn redacted_for(self, actor: &Actor) -> Self {
         if actor.scope().is_some() { self.redact() } else { self }
     }
@@ -228,8 +228,8 @@ impl Redact for Event {
     }
 }
 
-/// What users bound to a tenant may see of an incident that hit it: nothing of other tenants, of processes that are not theirs, or of
-/// who caused it or took note of it.
+/// Removes the parts of an incident that users bound to a tenant hit by it may not see: those about other tenants, about processes of
+/// others, and about the users who caused or acknowledged it.
 pub(in crate::service) fn redact_incident(incident: Incident, tenant: &TenantName) -> Incident {
     let is_own = |owner: Option<&TenantName>| owner == Some(tenant);
     let names_own = incident.suspects.iter().any(|suspect| is_own(suspect.tenant.as_ref()));
@@ -285,7 +285,7 @@ mod tests {
     use crate::domain::workload::Workload;
     use crate::service::FieldError;
 
-    /// What no tenant may see.
+    /// A text that no tenant may see.
     const SECRET: &str = "process 7 of tenant batch: sh -c secret";
 
     fn actor(grant: &str) -> Actor {

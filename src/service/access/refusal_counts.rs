@@ -10,7 +10,7 @@ pub(super) const ROWS: u32 = 60;
 /// Sources counted separately in a minute; all others share one count.
 const SOURCES: usize = 1024;
 
-/// One row for one or more refused attempts: what they have in common, and how many there were.
+/// A row for one or more refused attempts: their common fields, and their number.
 #[derive(Debug, Clone)]
 pub(super) struct RefusedAttempts {
     pub(super) attempt: AttemptedAction,
@@ -46,7 +46,7 @@ pub(in crate::service) struct Refusals {
 #[derive(Debug, Default)]
 struct RefusalSource {
     rows: u32,
-    /// Those without a row of their own.
+    /// Attempts without a row of their own.
     rest: Option<RefusedAttempts>,
 }
 

@@ -68,11 +68,11 @@ pub struct NewCode {
 pub enum SessionsOf {
     /// The caller's own.
     Own,
-    /// Those of the admin token.
+    /// The sessions of the admin token.
     AdminToken,
-    /// Those of a token.
+    /// The sessions of a token.
     Token(TokenId),
-    /// Those of a user of this host.
+    /// The sessions of a user of this host.
     User(u32),
 }
 

@@ -24,10 +24,10 @@ const MAX_LIFETIME_S: u64 = 10 * 366 * 24 * 60 * 60;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
-    /// What it is for; no other valid token may have the name.
+    /// Purpose of the token, as a name that no other valid token may have.
     #[schema(value_type = String, pattern = "^[a-z]([a-z0-9_-]{0,61}[a-z0-9])?$", example = "ci")]
     pub name: TokenName,
-    /// What it grants: a role, or `tenant:` and an existing tenant.
+    /// Role that it grants, or `tenant:` with the name of an existing tenant.
     #[schema(value_type = String, pattern = "^(viewer|operator|admin|tenant:[a-z]([a-z0-9_-]{0,61}[a-z0-9])?)$", example = "operator")]
     pub grant: Grant,
     /// Seconds until it expires; without it, it is valid until revoked.
@@ -42,19 +42,19 @@ pub struct TokenView {
     /// Its ID: the middle part of its text.
     #[schema(value_type = String, example = "0123456789abcdef")]
     pub id: TokenId,
-    /// What it is for.
+    /// Purpose of the token.
     #[schema(value_type = String, example = "ci")]
     pub name: TokenName,
-    /// What it grants: a role, or `tenant:` and the name of a tenant.
+    /// Role that it grants, or `tenant:` with the name of a tenant.
     #[schema(value_type = String, example = "operator")]
     pub grant: Grant,
-    /// Whether it is valid now.
+    /// Present state; only an `active` token is valid.
     pub state: TokenState,
     /// When it was created.
     #[serde(with = "crate::domain::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub created_at: i64,
-    /// Who created it.
+    /// Caller that created it.
     #[schema(example = "admin token")]
     pub created_by: String,
     /// When it expires.
@@ -286,7 +286,7 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], ServiceError> {
     Ok(bytes)
 }
 
-/// That there is no such token.
+/// Returns the error for a token that does not exist.
 pub(in crate::service) fn not_found(id: &TokenId) -> ServiceError {
     ServiceError::NotFound { kind: "token", name: id.to_string() }
 }

@@ -10,7 +10,7 @@ use super::{Access, LiveToken};
 use crate::service::{Backend, ServiceError};
 use crate::store::{self, StoreError};
 
-/// How often the last uses of tokens are written.
+/// Interval at which the last uses of tokens are written.
 const WRITING_USES: Duration = Duration::from_secs(60);
 
 impl Backend {
@@ -64,7 +64,7 @@ impl Backend {
         }
     }
 
-    /// The same once, at shutdown.
+    /// Writes the last uses of tokens and sessions now, as also at shutdown. A failure is only logged.
     pub async fn write_last_uses(&self) {
         if let Err(error) = self.write_uses_now().await {
             tracing::warn!(%error, "the last uses of tokens could not be written");

@@ -1,4 +1,4 @@
-//! Who the caller is.
+//! Identity of the caller.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,13 +6,13 @@ use crate::domain::access::{Grant, Right};
 use crate::service::access::context::RequestContext;
 use crate::service::{Service, ServiceError};
 
-/// Who the caller is, and what it may do.
+/// The caller and its rights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct WhoamiView {
     /// Name of the caller.
     #[schema(example = "token 0123456789abcdef (ci)")]
     pub subject: String,
-    /// What the caller may do: a role, or `tenant:` and the name of a tenant.
+    /// Role of the caller, or `tenant:` with the name of its tenant.
     #[schema(value_type = String, example = "operator")]
     pub grant: Grant,
     /// Where the call comes from: an address, or `socket`.
@@ -21,7 +21,7 @@ pub struct WhoamiView {
 }
 
 impl Service {
-    /// Who the caller is.
+    /// Returns the name, rights and origin of the caller.
     pub fn whoami(&self, ctx: &RequestContext) -> Result<WhoamiView, ServiceError> {
         ctx.require(Right::ViewOwn)?;
         Ok(WhoamiView {

@@ -33,7 +33,7 @@ pub struct AdoptRequest {
     /// Its process ID and start time, as the list of foreign daemons gives them.
     #[schema(pattern = "^[1-9][0-9]{0,8}-(0|[1-9][0-9]{0,17})$", example = "1234-567890")]
     pub process: String,
-    /// Whether to manage it or only to observe it.
+    /// Mode of adoption: managed, or only observed.
     pub management: Management,
 }
 
@@ -76,7 +76,7 @@ impl Service {
         Ok(Written { value: backend.daemon_view(daemon).await?, created: true })
     }
 
-    /// Whether the daemon was adopted, so that it can be released.
+    /// Returns true if the daemon was adopted, so that it can be released.
     pub async fn is_adopted(&self, ctx: &RequestContext, name: &DaemonName) -> Result<bool, ServiceError> {
         let backend = self.with(&ctx.require(Right::View)?);
         let mut reader = backend.parts.store.read().await?;
@@ -226,7 +226,7 @@ impl Backend {
         Ok((neighbour, identity))
     }
 
-    /// What the store keeps of an adopted process.
+    /// Returns the incarnation that the store keeps of an adopted process; fails if its pipe directory cannot be reached.
     fn incarnation_of(&self, neighbour: &ForeignDaemon, identity: Identity) -> Result<Incarnation, String> {
         let around = neighbour.daemon.environment.clone()?;
         let pipe_inode = around.reachable?;
@@ -246,7 +246,7 @@ impl Backend {
         })
     }
 
-    /// Why this manager may not manage a daemon that it only observed so far; `None` if it may.
+    /// Returns the reason why this manager may not manage a daemon that it only observed so far; `None` if it may.
     pub(super) async fn objection_to_manage(
         &self,
         name: &DaemonName,

@@ -29,9 +29,9 @@ pub struct ForeignDaemonView {
     pub uid: Option<u32>,
     /// Its command line.
     pub options: Vec<String>,
-    /// Whether it takes clients of several users (`-M`).
+    /// True if it takes clients of several users (`-M`).
     pub multi_user: bool,
-    /// Whether it serves static SM partitions (`-S`).
+    /// True if it serves static SM partitions (`-S`).
     pub static_partitions: bool,
     /// The GPUs it serves, in its own order; `null` if unknown.
     pub gpus: Option<Vec<GpuUuid>>,
@@ -41,20 +41,20 @@ pub struct ForeignDaemonView {
     pub log_directory: Option<String>,
     /// The token of another manager in its environment, which may change it at any time.
     pub held_by: Option<String>,
-    /// Whether this manager started it and its database has lost it: `POST /foreign-daemons/adopt-lost` takes it back.
+    /// True if this manager started it and its database has lost it: `POST /foreign-daemons/adopt-lost` adopts it again.
     #[serde(default)]
     pub lost: bool,
-    /// Who keeps it.
+    /// Owner, as far as it is known: its tenant, service, container or process.
     pub owner: ForeignOwner,
-    /// What to do so that it is gone, and stays gone, or is this manager's.
+    /// Steps to end it for good, or to make it this manager's.
     pub remedy: String,
     /// Its settings, read in one session; `null` if they could not be read.
     pub effective: Option<Effective>,
     /// Its clients; empty if they could not be read.
     pub clients: Vec<ForeignClientView>,
-    /// What could not be read, and why.
+    /// Parts that could not be read, and the reason; `null` if all could be read.
     pub unreadable: Option<String>,
-    /// How it can be adopted.
+    /// Result of the present check for its adoption, in either mode.
     pub adoption: AdoptionView,
 }
 
@@ -79,23 +79,23 @@ pub struct ForeignClientView {
     pub memory: Vec<ClientMemory>,
 }
 
-/// How a foreign daemon can be adopted, as of now.
+/// Result of the present check for the adoption of a foreign daemon, in either mode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct AdoptionView {
-    /// As a managed daemon.
+    /// Result for adoption as a managed daemon.
     pub managed: VerdictView,
-    /// As an observed one.
+    /// Result for adoption as a daemon that is only observed.
     pub observed: VerdictView,
 }
 
-/// Whether something is possible.
+/// Result of the check for an action.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct VerdictView {
-    /// Whether it is.
+    /// True if the action is possible.
     pub possible: bool,
-    /// Why not, with the remedy.
+    /// Reason why it is not possible, with the remedy; `null` if it is possible.
     pub reason: Option<String>,
-    /// What to know before.
+    /// Remarks to read before the action.
     pub notes: Vec<String>,
 }
 
@@ -213,7 +213,7 @@ impl Backend {
         Ok(VerdictView { possible: true, reason: None, notes })
     }
 
-    /// What the check for adoption needs to know.
+    /// Collects the facts that the check for adoption needs.
     pub(super) async fn candidate(
         &self,
         neighbour: &ForeignDaemon,
@@ -260,7 +260,7 @@ impl Backend {
     }
 }
 
-/// Why these GPUs cannot be used: another daemon of this manager than `own` has one of them.
+/// Returns the reason why these GPUs cannot be used: a daemon of this manager other than `own` has one of them.
 async fn held(
     db: store::Transaction<'_>,
     gpus: &[GpuUuid],
@@ -280,7 +280,7 @@ async fn held(
     Ok(None)
 }
 
-/// Refuses GPUs of which another daemon of this manager than `own` has one.
+/// Refuses the GPUs if a daemon of this manager other than `own` has one of them.
 pub(super) async fn refuse_held(
     db: store::Transaction<'_>,
     gpus: &[GpuUuid],

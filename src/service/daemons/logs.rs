@@ -16,10 +16,10 @@ use crate::supervisor::{excerpt, kept_name};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFile {
-    /// What the control daemon writes.
+    /// The log of the control daemon, control.log.
     #[default]
     Control,
-    /// What its servers write.
+    /// The log of its servers, server.log.
     Server,
     /// The text of control.log before it was last emptied, without this manager's own sessions.
     ControlKept,
@@ -46,7 +46,7 @@ pub struct LogView {
     pub path: String,
     /// Further files beside the two logs.
     pub kept: Vec<LogFile>,
-    /// The lines; `Err` says why the file cannot be read.
+    /// The lines, or the reason why the file cannot be read.
     pub excerpt: Result<Excerpt, String>,
 }
 

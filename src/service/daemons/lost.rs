@@ -1,4 +1,4 @@
-//! Daemons of this manager that its database has lost: found in the runtime directory, and taken back.
+//! Daemons of this manager that its database has lost: found in the runtime directory, and adopted again.
 //!
 //! Such a daemon has the token of a manager in its environment, runs as this manager's user, and its pipe directory is the one
 //! that this manager gives to a daemon of that name. Nobody else can be managing it: one manager serves from a runtime directory.
@@ -17,7 +17,7 @@ use crate::service::daemons::adoption::Adoption;
 use crate::service::{Backend, Service, ServiceError, WriteOptions};
 use crate::supervisor::ForeignDaemon;
 
-/// Daemons that were taken back, and those that were not.
+/// Result of the adoption of lost daemons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LostDaemonAdoption {
     /// Every daemon of this manager that its database did not know, by name.
@@ -33,20 +33,20 @@ pub struct LostDaemonView {
     pub process: ClientId,
     /// The GPUs it serves; `null` if unknown.
     pub gpus: Option<Vec<GpuUuid>>,
-    /// How many clients are connected to it; `null` if that could not be read.
+    /// Number of clients connected to it; `null` if that could not be read.
     pub clients: Option<u32>,
-    /// Whether it was adopted, or would be in a dry run.
+    /// True if it was adopted, or in a dry run would be.
     pub adopted: bool,
-    /// Why not, and what to do.
+    /// Reason why it was not adopted, with the remedy; `null` if it was.
     pub reason: Option<String>,
-    /// What to know of its settings.
+    /// Remarks on its settings.
     pub notes: Vec<String>,
 }
 
 impl Service {
     /// Adopts every running daemon of this manager that its database does not know, each under its name.
     ///
-    /// One that cannot be adopted is reported and keeps no other from it.
+    /// A daemon that cannot be adopted is reported, and the others are adopted nevertheless.
     pub async fn adopt_lost_daemons(
         &self,
         ctx: &RequestContext,
@@ -86,7 +86,7 @@ impl Service {
 }
 
 impl Backend {
-    /// Whether daemons of this manager run that its database does not know.
+    /// Returns true if daemons of this manager are running that its database does not know.
     pub async fn has_lost_daemons(&self) -> bool {
         let scanner = &self.parts.fleet.context().foreign_daemons;
         let seen = scanner.scan().await;
@@ -98,7 +98,7 @@ impl Backend {
         self.parts.fleet.context().own_name(&one.daemon, self.parts.manager_uid)
     }
 
-    /// What is written of a daemon that is taken back, or why it cannot be; and its view.
+    /// Returns the adoption to write for a lost daemon, or the reason why it cannot be adopted; with the daemon's view.
     async fn prepare(
         &self,
         name: &DaemonName,

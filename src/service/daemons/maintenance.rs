@@ -29,12 +29,12 @@ pub struct MaintenanceView {
     pub gpus: Vec<GpuUuid>,
     /// The daemons with one of these GPUs.
     pub daemons: Vec<DaemonName>,
-    /// Whether the driver is queried; while it is not, GPUs are shown as last seen.
+    /// True if the driver is queried; otherwise GPUs are shown as last seen.
     pub live: bool,
     /// Processes that have the device files of these GPUs open, or, where these are all GPUs, as without maintenance, any file of the
     /// driver; `null` when that is unknown.
     pub holders: Option<Vec<DeviceHolder>>,
-    /// Why it is unknown.
+    /// Reason why the holders are unknown.
     pub holders_unknown: Option<String>,
     /// Processes that the manager may not inspect and that may be holders too: other users', unless it runs as root.
     pub unexamined: u32,
@@ -230,7 +230,7 @@ pub(in crate::service) async fn refuse_cordoned(
     cordoned(name, spec, maintenance.as_ref())
 }
 
-/// The same with a maintenance that is known already.
+/// Refuses new clients of a daemon that takes none, for callers that have read the maintenance already.
 pub(in crate::service) fn cordoned(
     name: &DaemonName,
     spec: &DaemonSpec,

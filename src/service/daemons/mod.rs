@@ -229,14 +229,14 @@ impl Service {
 pub(in crate::service) struct WrittenDaemon {
     pub(in crate::service) name: DaemonName,
     pub(in crate::service) spec: DaemonSpec,
-    /// Why it cannot be managed, if it was only observed so far.
+    /// Reason why it cannot be managed, if it was only observed so far.
     pub(in crate::service) objection: Option<String>,
-    /// Whether a host file has it, where a layout stands under `bindings`.
+    /// True if the spec comes from a host file, where a layout stands under `bindings`.
     pub(in crate::service) in_host_file: bool,
 }
 
 impl Backend {
-    /// Why a daemon that was only observed cannot be managed.
+    /// Returns the reason why a daemon that was only observed cannot be managed; `None` if it can.
     pub(in crate::service) async fn objection_to(
         &self,
         name: &DaemonName,
@@ -249,8 +249,8 @@ impl Backend {
         }
     }
 
-    /// Writes a spec if it differs, and returns the daemon as it was; refuses one that the host cannot follow. Whether it fits its
-    /// tenants is for [`Backend::admit_tenants`] to say, once all of them are written.
+    /// Writes a spec if it differs, and returns the previous daemon; refuses a spec that the host cannot follow. The caller checks with
+    /// [`Backend::admit_tenants`] that it fits its tenants, once all of them are written.
     pub(in crate::service) async fn write_daemon(
         &self,
         db: store::Transaction<'_>,
@@ -286,7 +286,7 @@ impl Backend {
         Ok(current)
     }
 
-    /// Whether a daemon can hold its tenants, as both are in this transaction.
+    /// Checks that a daemon can hold its tenants, as both are in this transaction.
     pub(in crate::service) async fn admit_tenants(
         &self,
         db: store::Transaction<'_>,
@@ -319,7 +319,7 @@ impl Backend {
         })
     }
 
-    /// Whether a daemon has a control process, or may have one that was not found yet.
+    /// Returns true if a daemon has a control process, or may have one that was not found yet.
     pub(in crate::service) fn runs(&self, name: &DaemonName) -> bool {
         self.parts.fleet.get(name).is_some_and(|handle| {
             let status = handle.observed().status;
@@ -341,7 +341,7 @@ impl Backend {
         )))
     }
 
-    /// The same with a right that was already checked.
+    /// Requests an operation on a daemon for a caller whose right was already checked.
     pub(super) async fn operate_now(
         &self,
         permit: &Permit,
@@ -381,7 +381,7 @@ impl Backend {
         .await
     }
 
-    /// Whether the store can be read.
+    /// Checks that the store can be read.
     pub async fn check_store(&self) -> Result<(), ServiceError> {
         store::daemons::page(&mut *self.parts.store.read().await?, "", 1).await?;
         Ok(())

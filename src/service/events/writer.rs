@@ -38,12 +38,12 @@ const PRUNE_BATCH: i64 = 500;
 const PRUNE_AFTER: i64 = 250;
 const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long events are kept.
+/// Limits on the events that are kept, by age and by number.
 #[derive(Debug, Clone, Copy)]
 pub struct Keep {
-    /// Days.
+    /// Days for which an event is kept.
     pub days: u32,
-    /// Number of events.
+    /// Number of events that are kept.
     pub count: u32,
 }
 
@@ -282,9 +282,9 @@ fn connected(
     }
 }
 
-/// The tenant of the lease of a process of which only the PID is known.
+/// Returns the tenant of a process's lease if only its PID is known.
 ///
-/// PIDs are reused, but not soon: the only lease of a PID is taken to be its.
+/// PIDs are reused, but not soon: if there is only one lease with the PID, it is taken to be that of the process.
 fn tenant_by_lease(leases: &[Lease], pid: u32) -> Option<TenantName> {
     let mut holders = leases.iter().filter(|lease| lease.holder.pid == pid);
     match (holders.next(), holders.next()) {

@@ -1,29 +1,29 @@
-//! Whether the start is complete, and why nothing may be changed.
+//! State of the start: complete, or the reason why nothing may be changed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-/// Why nothing may be changed on this host.
+/// Reason why nothing may be changed on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ReadOnly {
-    /// The reason, and what to do.
+    /// The reason, with the remedy.
     pub reason: String,
-    /// Whether it ends by itself, once the NVIDIA driver is here.
+    /// True if the state ends by itself once the NVIDIA driver is present.
     #[serde(default)]
     pub waiting_for_driver: bool,
     /// The machine that the database belongs to; `none` for one without an ID.
     pub stored_machine_id: String,
-    /// This machine.
+    /// The ID of this machine; `none` if it has none.
     pub machine_id: String,
 }
 
-/// Whether startup is complete. An unsealed store does not show that: the rest of a confirmation may have failed.
+/// Progress of the start. An unsealed store does not prove that it is complete: the rest of a confirmation may have failed.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Initialized {
     pub(super) done: AtomicBool,
-    /// Whether the event of the start was written.
+    /// True if the event of the start was written.
     pub(super) start_recorded: AtomicBool,
     /// Held during a confirmation, so that a second one waits.
     pub(super) confirming: Mutex<()>,

@@ -31,7 +31,7 @@ use crate::supervisor::is_server;
 pub struct HostView {
     /// The host's name.
     pub hostname: String,
-    /// Whether the host is simulated: then its GPUs, servers and clients are not real.
+    /// True if the host is simulated: its GPUs, servers and clients are not real.
     pub simulated: bool,
     /// The profile of a simulated host.
     pub profile: Option<String>,
@@ -42,11 +42,11 @@ pub struct HostView {
     /// The version of MPS, 13000 for CUDA 13.0: what `nvidia-cuda-mps-control -v` prints, or else the driver's CUDA version, since before
     /// CUDA 13.0 a program does not print its own.
     pub mps_binary_version: u32,
-    /// Whether that is the least that the version can be, known by what the control program can do: before driver 580 it says none, and
-    /// here the driver does not either.
+    /// True if `mps_binary_version` is only a lower bound, inferred from the abilities of the control program: before driver 580 that
+    /// program reports no version, and on this host the driver reports none either.
     #[serde(default)]
     pub mps_binary_version_is_least: bool,
-    /// What this MPS can do of what depends on its version, and why it cannot do the rest.
+    /// Features that depend on the version of MPS, each with its availability and the reason if it is missing.
     pub capabilities: Vec<HostCapability>,
     /// Most clients of a GPU with this MPS.
     pub client_ceiling: u32,
@@ -54,9 +54,10 @@ pub struct HostView {
     pub boot_id: String,
     /// The ID of this machine; `none` for one without.
     pub machine_id: String,
-    /// How daemons are isolated from the manager's own unit.
+    /// Isolation of the daemons from the manager's own unit.
     pub isolation: HostIsolation,
-    /// Set while the database belongs to another machine, or the driver is waited for: then nothing is adopted, started, stopped or changed.
+    /// Reason why nothing is adopted, started, stopped or changed, while the database belongs to another machine or the driver is waited
+    /// for.
     pub read_only: Option<ReadOnly>,
     /// The version of this manager.
     pub manager_version: String,
@@ -64,13 +65,13 @@ pub struct HostView {
     pub manager_uid: u32,
     /// Number of GPUs of the host.
     pub gpus: usize,
-    /// Clients that the GPUs of all daemons are divided among: the sum of their `capacity`; `null` where none states how many it expects, or
-    /// the daemons cannot be read.
+    /// Number of clients among which the GPUs of all daemons are divided: the sum of their `capacity`; `null` if none states how many it
+    /// expects, or the daemons cannot be read.
     #[serde(default)]
     pub capacity: Option<u64>,
-    /// Whether the driver is queried; during maintenance it is not, and all of this is as last seen.
+    /// True if the driver is queried; during maintenance it is not, and these values are as last seen.
     pub live: bool,
-    /// How the API is reached over TCP.
+    /// Address and TLS of the API's TCP listener.
     pub listening: HostListening,
     /// Faults of the manager itself, as of its database or its socket.
     #[serde(default)]
@@ -93,12 +94,12 @@ impl HostView {
     }
 }
 
-/// How daemons are isolated from the manager's own unit on this host.
+/// Isolation of daemons from the manager's own unit on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct HostIsolation {
-    /// Whether daemons are started in their own systemd scopes.
+    /// True if daemons are started in their own systemd scopes.
     pub scopes: bool,
-    /// Whether the manager sees other mounts than process 1; `null` if unknown.
+    /// True if the manager sees other mounts than process 1; `null` if unknown.
     pub private_mounts: Option<bool>,
     /// Warnings for an operator, with remedies.
     pub remarks: Vec<String>,
@@ -130,10 +131,10 @@ impl HostIsolation {
 pub struct GpuView {
     /// Its UUID, the only name that survives a reboot and a change of slots.
     pub uuid: GpuUuid,
-    /// Whether the driver lists and describes it. If not, its daemon keeps it, and the fields are as last seen.
+    /// True if the driver lists and describes the GPU. Otherwise its daemon keeps it, and the fields are as last seen.
     pub present: bool,
-    /// Its index among the GPUs of the host, in PCI order, from 0: the driver's, and while it is missing the last one that it had. `null` where
-    /// the driver has given that to another GPU since: `pci_bus_id` says where the missing one is.
+    /// Its index among the GPUs of the host, in PCI order, from 0: the driver's, and while it is missing its last one. `null` if the driver
+    /// has given that index to another GPU since: `pci_bus_id` shows the address of the missing one.
     pub index: Option<u32>,
     /// Its PCI address, as `00000000:06:00.0`; `null` if it was never seen, or the driver reports none.
     pub pci_bus_id: Option<String>,
@@ -151,22 +152,22 @@ pub struct GpuView {
     pub memory_used: Option<u64>,
     /// The compute mode; `null` while it is missing, or if the driver does not report it: then it cannot be set.
     pub compute_mode: Option<ComputeMode>,
-    /// Whether it is in MIG mode: then it is listed but not managed; `null` while it is missing.
+    /// True if the GPU is in MIG mode: it is listed but not managed; `null` while it is missing.
     pub mig_enabled: Option<bool>,
     /// The daemon that has it.
     pub daemon: Option<DaemonName>,
-    /// What the memory limits of its daemon's tenants come to, in bytes: each limit times `max_clients`, or once where that is left
-    /// out. Tenants without a limit are not in it.
+    /// Sum of the memory limits of its daemon's tenants on it, in bytes: each limit times `max_clients`, or once if that is not set.
+    /// Tenants without a limit are not included.
     pub memory_limits: u64,
-    /// What they may come to, in bytes: with `reserved` admission the total memory times `memory_overcommit`, otherwise the total, which
-    /// they may exceed; `null` as for `memory_total`.
+    /// Upper bound of that sum in bytes: with `reserved` admission the total memory times `memory_overcommit`, otherwise the total, which
+    /// the limits may exceed; `null` as for `memory_total`.
     #[serde(default)]
     pub memory_capacity: Option<u64>,
     /// Tenants of its daemon that have no memory limit on it.
     pub tenants_without_limit: usize,
     /// The processes that the driver lists on it; `null` if it does not report them or is not queried, or the GPU is missing.
     pub processes: Option<Vec<GpuProcessView>>,
-    /// Whether the driver is queried; during maintenance it is not, and the GPU is shown as last seen.
+    /// True if the driver is queried; during maintenance it is not, and the GPU is shown as last seen.
     pub live: bool,
 }
 
@@ -175,7 +176,7 @@ pub struct GpuView {
 pub struct GpuProcessView {
     /// Process ID.
     pub pid: u32,
-    /// What it is to MPS.
+    /// Role of the process in MPS.
     pub kind: GpuProcessKind,
     /// Memory it holds, in bytes; `null` if the driver does not report it.
     pub used_memory: Option<u64>,
@@ -185,7 +186,7 @@ pub struct GpuProcessView {
     pub command: Option<String>,
 }
 
-/// What a process on a GPU is to MPS.
+/// Role of a process on a GPU in MPS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuProcessKind {
@@ -204,9 +205,9 @@ pub struct HostIdentity {
     pub hostname: Option<String>,
     /// The profile of a simulated host; `None` for a real one.
     pub simulated: Option<String>,
-    /// Whether nothing may be changed because the database belongs to another machine, or the driver is not here yet.
+    /// True if nothing may be changed because the database belongs to another machine, or the driver is not present yet.
     pub read_only: bool,
-    /// Whether that is because the driver is not here yet.
+    /// True if nothing may be changed because the driver is not present yet.
     pub waiting_for_driver: bool,
 }
 
@@ -222,7 +223,7 @@ impl TenantLimits {
         self.daemons.iter().find(|daemon| daemon.spec.gpus.contains(gpu))
     }
 
-    /// What the limits of a daemon's tenants on a GPU come to in bytes, and how many tenants have none.
+    /// Sums the limits of a daemon's tenants on a GPU in bytes, and counts the tenants without one.
     fn of(&self, daemon: &Daemon, gpu: &Gpu) -> (u64, usize) {
         let specs = self.tenants.iter().map(|tenant| &tenant.spec);
         let here = specs.filter(|spec| spec.daemon == daemon.name && spec.sees(&gpu.uuid));
@@ -371,7 +372,7 @@ impl Backend {
         })
     }
 
-    /// A GPU of which only its daemon is known.
+    /// Returns the view of a GPU that was never seen: only its daemon is known.
     async fn never_seen(&self, uuid: GpuUuid) -> Result<GpuView, ServiceError> {
         let daemon = store::daemons::holder(&mut *self.parts.store.read().await?, &uuid).await?;
         Ok(GpuView {

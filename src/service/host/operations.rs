@@ -129,7 +129,7 @@ impl Backend {
     }
 }
 
-/// Why an operation that has ended, or that can no longer stop, cannot be cancelled.
+/// Returns the error for an operation that cannot be cancelled, because it has ended or can no longer stop.
 fn not_cancellable(operation: &Operation) -> ServiceError {
     let id = operation.id;
     ServiceError::Conflict(match operation.state {

@@ -130,12 +130,12 @@ impl Backend {
         Ok(store::daemons::all(&mut *self.parts.store.read().await?).await?.is_empty())
     }
 
-    /// Whether the host is read-only, for callers that may not see the reason.
+    /// Returns true if the host is read-only, for callers that may not see the reason.
     pub fn is_read_only(&self) -> bool {
         !self.initialized.is_done()
     }
 
-    /// Why the host is read-only, if it is.
+    /// Returns the reason why the host is read-only; `None` if it is not.
     pub async fn read_only(&self) -> Result<Option<ReadOnly>, ServiceError> {
         if self.initialized.is_done() {
             return Ok(None);

@@ -23,7 +23,7 @@ use crate::store::audit::AuditResult;
 use crate::store::layouts::NewVersion;
 use crate::store::{self, Transaction, TransactionEnd};
 
-/// What was written.
+/// Result of the transaction of a host file.
 pub(super) struct WrittenHost {
     /// The operation, which is not stored after a dry run.
     pub(super) operation: Operation,
@@ -31,7 +31,7 @@ pub(super) struct WrittenHost {
     revoked: Vec<TokenId>,
 }
 
-/// What everything in the transaction works with.
+/// Context of the writes in the transaction.
 struct Writing {
     compared: Compared,
     checked: Checked,
@@ -46,7 +46,7 @@ struct Writing {
 }
 
 impl Backend {
-    /// Writes a host file that was compared and checked, or nothing if what it is about was changed since.
+    /// Writes a host file that was compared and checked, or nothing if the objects that it concerns were changed since.
     pub(super) async fn write_host(
         self: &std::sync::Arc<Self>,
         permit: &Permit,
@@ -123,8 +123,8 @@ impl Writing {
         stored.filter(|name| self.compared.deletes(HostObjectKind::Tenant, name.as_str())).cloned().collect()
     }
 
-    /// Whether what was compared and checked outside the transaction is still so: the same changes of the same daemons and layouts.
-    /// Whatever the file leaves alone may have come, changed and gone.
+    /// Returns true if the comparison and the checks made outside the transaction still hold: the same changes of the same daemons and
+    /// layouts. Objects that the file leaves alone may have been created, changed or deleted meanwhile.
     async fn is_still_compared(
         &mut self,
         db: Transaction<'_>,
@@ -206,8 +206,8 @@ impl Writing {
         Ok(())
     }
 
-    /// Takes their GPUs from the daemons that give some up, so that others can have them in whatever order they are written. One that is
-    /// pruned stops at once, and is deleted by the operation; a driver waits until no other daemon serves its GPUs.
+    /// Releases the GPUs of daemons that give some up, so that others can get them whatever the order of the writes. A pruned daemon stops
+    /// at once, and the operation deletes it; the driver of a daemon waits until no other daemon serves its GPUs.
     async fn release_gpus(&mut self, db: Transaction<'_>) -> Result<(), ServiceError> {
         for (name, before) in self.compared.stored.daemons.clone() {
             if before.is_observed() {
@@ -233,7 +233,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Whether a daemon is pruned while another one gets a GPU of it.
+    /// Returns true if a daemon is pruned while another one gets one of its GPUs.
     fn is_replaced(&self, name: &DaemonName, before: &DaemonSpec) -> bool {
         let mut managed = self.compared.spec.daemons.values().filter(|spec| !spec.is_observed());
         self.compared.deletes(HostObjectKind::Daemon, name.as_str())
@@ -283,7 +283,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Whether each daemon can hold its tenants, once all of them are written.
+    /// Checks that each daemon can hold its tenants, once all of them are written.
     async fn admit(&mut self, db: Transaction<'_>, service: &Backend) -> Result<(), ServiceError> {
         for name in self.touched.clone() {
             if store::daemons::get(&mut *db, &name).await?.is_none() {
@@ -296,7 +296,8 @@ impl Writing {
         Ok(())
     }
 
-    /// What is left for the operation: layouts on running daemons, and whatever can go only once it is stopped or free.
+    /// Builds the request of the operation that does the rest: it applies layouts to running daemons, and deletes objects that can only go
+    /// once they are stopped or unused.
     async fn what_follows(&mut self, db: Transaction<'_>) -> Result<OperationRequest, ServiceError> {
         let mut layouts = Vec::new();
         for name in self.checked.applied_later.clone() {
@@ -348,7 +349,7 @@ impl Writing {
         })
     }
 
-    /// Deletes the layouts that are free, and gives those that a daemon has until it gets another one or goes.
+    /// Deletes the layouts that are unused; returns those that a daemon has until it gets another one or is deleted.
     async fn delete_layouts(&mut self, db: Transaction<'_>) -> Result<Vec<LayoutName>, ServiceError> {
         let mut later = Vec::new();
         let deleted = self.compared.changed(HostObjectKind::Layout);

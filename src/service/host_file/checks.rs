@@ -1,4 +1,4 @@
-//! What is checked before anything is written: whatever takes a poll, a look at processes, or the host's users.
+//! Checks made before anything is written: all those that need a poll, a look at processes, or the users of the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,12 +14,12 @@ use crate::service::layouts::{Projected, refuse_strategy};
 use crate::service::{Backend, ServiceError};
 use crate::store;
 
-/// What the checks found out for the transaction.
+/// Results of the checks that the transaction needs.
 #[derive(Default)]
 pub(super) struct Checked {
-    /// Why a daemon that was only observed cannot be managed.
+    /// Reason why a daemon that was only observed cannot be managed, by daemon.
     pub(super) objections: BTreeMap<DaemonName, String>,
-    /// The daemons whose layout is applied by an operation of its own, since they run.
+    /// Daemons whose layout is applied by an operation of its own, because they are running.
     pub(super) applied_later: BTreeSet<DaemonName>,
 }
 
@@ -29,17 +29,18 @@ impl Compared {
         self.changes.iter().filter(move |change| change.kind == kind)
     }
 
-    /// Whether an object is created or changed.
+    /// Returns true if the file creates or changes an object.
     pub(super) fn writes(&self, kind: HostObjectKind, name: &str) -> bool {
         self.changed(kind).any(|change| change.name == name && change.action != HostChangeAction::Delete)
     }
 
-    /// Whether an object is deleted.
+    /// Returns true if the file deletes an object.
     pub(super) fn deletes(&self, kind: HostObjectKind, name: &str) -> bool {
         self.changed(kind).any(|change| change.name == name && change.action == HostChangeAction::Delete)
     }
 
-    /// What the checks looked at: the daemons that the file writes, binds or deletes, and the layouts that it writes or binds.
+    /// Returns the objects that the checks looked at: the daemons that the file writes, binds or deletes, and the layouts that it writes or
+    /// binds.
     pub(super) fn subject(&self) -> StoredHost {
         let StoredHost { mut layouts, next_versions, mut versions, mut daemons, .. } = self.stored.clone();
         daemons.retain(|name, _| {
@@ -209,7 +210,7 @@ impl Backend {
         Ok(())
     }
 
-    /// A daemon that is in use is not restarted for a file: its change would wait for clients of which nobody knows when they end.
+    /// Refuses to restart a daemon that has clients: the change would have to wait until they end, which may be never.
     async fn refuse_restart_under_clients(
         &self,
         faults: &mut Faults,

@@ -13,12 +13,12 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Those of the file itself.
+    /// Creates the faults of the file itself.
     pub(super) fn of_file(errors: Vec<Invalid>) -> Self {
         Self { errors: fields(errors), conflict: false }
     }
 
-    /// Those of the file on one host.
+    /// Creates the faults of the file on one host.
     pub(super) fn of_host(FileErrors { errors, conflict }: FileErrors) -> Self {
         Self { conflict, ..Self::of_file(errors) }
     }
@@ -77,7 +77,7 @@ impl Faults {
     }
 }
 
-/// The same as the API says it.
+/// Converts errors of a file to the field errors of the API.
 pub(super) fn fields(errors: Vec<Invalid>) -> Vec<FieldError> {
     let field = |Invalid { pointer, reason }| FieldError { pointer, detail: reason.to_string() };
     errors.into_iter().map(field).collect()

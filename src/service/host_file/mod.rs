@@ -1,4 +1,4 @@
-//! The host file: what a host has as one document, compared with another, and applied.
+//! The host file: the objects of a host as one document, compared with another, and applied.
 //!
 //! A file goes through the same decisions as single requests: [`Backend::write_daemon`], [`Backend::write_tenant`] and the plan of a
 //! layout. All that it changes in the database is one transaction, with the operation that waits for the daemons; a part that is
@@ -23,28 +23,28 @@ use crate::service::access::context::RequestContext;
 use crate::service::host_file::faults::Faults;
 use crate::service::{Backend, FieldError, Service, ServiceError, WriteOptions};
 
-/// How often a file is compared whose objects others change at the same time, before it is refused.
+/// Maximum number of comparisons of a file whose objects others change at the same time, before it is refused.
 const COMPARISONS: u32 = 5;
 
-/// How far a host file goes.
+/// Options for applying a host file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostFileOptions {
-    /// Whether what the file does not have is deleted.
+    /// True if objects that the file does not contain are deleted.
     pub prune: bool,
-    /// Whether partitions that stay in a layout may be recreated, which may change their IDs.
+    /// True if partitions that stay in a layout may be recreated, which may change their IDs.
     pub recreate: bool,
 }
 
-/// What a host file changes, and the operation that brings it about.
+/// Changes that a host file makes, and the operation that carries them out.
 #[derive(Debug, Clone)]
 pub struct AppliedHostFile {
     /// The changes, in the order in which they are made.
     pub changes: Vec<HostChange>,
-    /// What may be wrong in the file, and refuses nothing.
+    /// Possible mistakes in the file, for which nothing is refused.
     pub warnings: Vec<FieldError>,
-    /// The operation; `None` after a dry run, and where nothing changes.
+    /// The operation; `None` after a dry run, and if nothing changes.
     pub operation: Option<Operation>,
-    /// The entity tag of the changes: with it as `If-Match` the same are made, or none.
+    /// The entity tag of the changes: with it as `If-Match`, exactly these changes are made, or none.
     pub tag: String,
 }
 
@@ -88,7 +88,7 @@ impl Compared {
 }
 
 impl Service {
-    /// What the host has, as a host file.
+    /// Returns the objects of the host as a host file.
     pub async fn host_spec(&self, ctx: &RequestContext) -> Result<HostFileView, ServiceError> {
         let backend = self.with(&ctx.require(Right::View)?);
         let gpus = backend.held_gpus().await?;
@@ -98,9 +98,9 @@ impl Service {
         Ok(HostFileView { exported, tag })
     }
 
-    /// Makes the host what a file says.
+    /// Changes the host to the state that a file describes.
     ///
-    /// A dry run refuses what the file would be refused for, and gives its changes.
+    /// A dry run returns the changes, and refuses the file for the same reasons.
     pub async fn put_host_spec(
         &self,
         ctx: &RequestContext,
@@ -174,7 +174,7 @@ fn tag_of_changes(changes: &[HostChange]) -> String {
 }
 
 impl Backend {
-    /// Whether a daemon of the file can be changed in the transaction, without applying its layout by an operation.
+    /// Returns true if a daemon of the file can get its layout in the transaction, without an operation that applies it.
     fn takes_layout_at_once(&self, name: &crate::domain::DaemonName, stored: &StoredHost) -> bool {
         !stored.daemons.contains_key(name) || !self.runs(name)
     }

@@ -1,4 +1,4 @@
-//! What the host has, read in one transaction.
+//! Reads the objects of the host in one transaction.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::domain::host_file::{HostFile, StoredHost, StoredLayout};
 use crate::domain::layout::VersionRef;
 use crate::store::{self, StoreError};
 
-/// Reads what the host has, as far as a comparison with `file` needs it.
+/// Reads the objects of the host, as far as a comparison with `file` needs them.
 pub(super) async fn load(
     db: &mut SqliteConnection,
     file: Option<&HostFile>,

@@ -123,7 +123,8 @@ impl Backend {
         Ok(open.into_iter().filter_map(|stored| breach(stored.incident)).collect())
     }
 
-    /// What every client that has a limit holds on each GPU, beside its tenant's limit, or without a tenant the server's.
+    /// Returns the memory that each client with a limit holds on each GPU, beside the limit: that of its tenant, or without a tenant that
+    /// of its server.
     async fn memory_uses(&self, sms: &mut BTreeMap<GpuUuid, u32>) -> Result<Vec<MemoryUse>, ServiceError> {
         let clients = self.attributed().await?;
         if clients.is_empty() {

@@ -19,10 +19,10 @@ use crate::supervisor::{ExposedDirectory, exposed_directories};
 /// The longest program or path that is kept, in characters: they are other people's to choose.
 const LONGEST: usize = 120;
 
-/// Who has the own directory of each daemon mounted.
+/// Processes that have a daemon's own directory mounted, by daemon.
 struct SocketSearch {
     found: BTreeMap<DaemonName, Vec<SocketExposure>>,
-    /// Whether no other process has it.
+    /// True if all processes and all pipe directories could be searched.
     is_complete: bool,
     /// The pipe directories that could not be searched for, each with the error.
     unresolved: Vec<(PathBuf, String)>,
@@ -113,7 +113,7 @@ impl Backend {
     }
 }
 
-/// What is known of the process.
+/// Collects the known facts about a process that has a daemon's directory mounted.
 fn exposure(exposed: &ExposedDirectory) -> SocketExposure {
     let pid = exposed.process.pid;
     let short = |text: String| text.chars().take(LONGEST).collect::<String>();

@@ -19,28 +19,28 @@ use crate::service::access::context::RequestContext;
 use crate::service::{Backend, Service, ServiceError, WriteOptions};
 use crate::store::StoreError;
 
-/// How often it looks: a tenant that is locked out is to be helped within two seconds.
+/// Interval between two searches: a tenant that is locked out has to be helped within two seconds.
 const EVERY: Duration = Duration::from_millis(500);
-/// After which time the end of one who is still there is requested again.
+/// Time after which the termination of a client that is still connected is requested again.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Who is at a daemon.
+/// Processes that use a daemon.
 struct Attendance {
     daemon: Daemon,
-    /// Clients of its tenants' users, and of others who may be there.
+    /// Clients of its tenants' users, and of other users that it admits.
     served: BTreeSet<ClientId>,
     foreign: Vec<ForeignUser>,
-    /// Those of them that had begun before the daemon was adopted, or the manager started.
+    /// Foreign clients that started before the daemon was adopted, or before the manager started.
     earlier: BTreeSet<ClientId>,
 }
 
-/// Clients that were a tenant's once. They are left to work, as those are that had begun earlier: their end would cost work that was begun
-/// in good faith.
+/// Clients that belonged to a tenant once. They may continue, as may those that started earlier: to terminate them would cost work that was
+/// begun in good faith.
 #[derive(Default)]
 struct Admitted(BTreeSet<ClientId>);
 
 impl Admitted {
-    /// Takes who is there now; gives those who came as strangers and keep a daemon from serving its tenants.
+    /// Updates the admitted clients, and returns the foreign ones that keep a daemon from serving its tenants.
     fn observe<'a>(&mut self, now: impl Iterator<Item = &'a Attendance>) -> BTreeSet<ClientId> {
         let (mut admitted, mut locking) = (BTreeSet::new(), BTreeSet::new());
         for at in now {
@@ -113,7 +113,7 @@ impl Service {
 }
 
 impl Backend {
-    /// Who is at each daemon; this manager `began` then.
+    /// Returns the processes at each daemon; `began` is the time at which this manager started.
     async fn attendance(&self, began: i64) -> Result<BTreeMap<DaemonName, Attendance>, ServiceError> {
         let (daemons, tenants) = (self.stored_daemons().await?, self.stored_tenants().await?);
         let me = self.parts.manager_uid;

@@ -32,18 +32,18 @@ use crate::store;
 /// The longest note, in characters.
 const LONGEST_NOTE: usize = 1000;
 
-/// What broke, which clients lost their work, and when it recovered.
+/// An incident: the failure, the clients that lost their work, and the recovery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[schema(as = Incident)]
 pub struct IncidentView {
     /// Its ID.
     #[schema(minimum = 1, example = 12)]
     pub id: i64,
-    /// What broke.
+    /// Kind of the incident.
     pub kind: IncidentKind,
-    /// How much it matters.
+    /// Severity of the incident.
     pub severity: Severity,
-    /// Whether it has ended.
+    /// `open` while it lasts, `recovered` once it has ended.
     pub state: IncidentState,
     /// The daemon.
     pub daemon: DaemonName,
@@ -57,54 +57,54 @@ pub struct IncidentView {
     #[serde(with = "crate::domain::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub recovered_at: Option<i64>,
-    /// What ended it; `null` while it is open.
+    /// Reason for its end; `null` while it is open.
     pub ended_by: Option<IncidentEnd>,
-    /// How long it took since it was opened last, in milliseconds, by when the manager noticed its beginning and its end; `null` while it
-    /// is open, and for what is over when it becomes known, as a refusal.
+    /// Milliseconds from its last opening to its end, both as the manager noticed them; `null` while it is open, and for an incident that
+    /// is over when it becomes known, such as a refusal.
     pub time_to_recovery_ms: Option<i64>,
-    /// Who took note of it; `null` before that.
+    /// Acknowledgement by an operator; `null` before that.
     pub acknowledged: Option<Acknowledgement>,
     /// The incident in one sentence.
     #[schema(
         example = "gpu0's control daemon died and was restarted after 0.9 s; 6 clients of demo, inference and nightly lost their work"
     )]
     pub summary: String,
-    /// What to do about it.
+    /// Action to take.
     pub remedy: String,
-    /// The processes that it is about; of a GPU fault, those whom evidence speaks against that has not been seen of an innocent client. Whom
-    /// MPS names is never among them for that. Of a refusal, those that were refused.
+    /// Processes that it is about. For a GPU fault, those against which there is evidence that has never been seen of an innocent client;
+    /// to be named by MPS is no such evidence. For a refusal, the processes that were refused.
     pub suspected: Vec<Suspect>,
-    /// What server.log and the kernel's log report of a GPU fault; `null` for other incidents.
+    /// Reports of server.log and the kernel's log about a GPU fault; `null` for other incidents.
     pub fault: Option<GpuFaultReport>,
-    /// The clients that lost their work, by what MPS reported when it happened; of a GPU fault with the evidence about each, those first
-    /// against whom it is the weightiest.
+    /// Clients that lost their work, as MPS reported at the time. For a GPU fault each has the evidence about it, and those with the
+    /// strongest evidence against them come first.
     pub affected: Vec<RankedClient>,
-    /// Whether some of them may have left by themselves: lines of server.log were missed, or nothing says why they left.
+    /// True if some of them may have left by themselves: lines of server.log were missed, or nothing shows why they left.
     pub affected_is_uncertain: bool,
-    /// How many clients of the daemon kept their work; `null` where that is not known.
+    /// Number of clients of the daemon that kept their work; `null` if unknown.
     pub unaffected: Option<u32>,
     /// The tenants that it hit.
     #[schema(value_type = Vec<String>)]
     pub tenants: Vec<TenantName>,
-    /// What these were made for when it hit them, as their labels say, by tenant: `pod prod/web-0/app`, `job 4711 of alice`. Others are
-    /// left out.
+    /// Workload of each of these tenants when it was hit, by its labels: `pod prod/web-0/app`, `job 4711 of alice`. Tenants whose labels
+    /// name none are left out.
     #[schema(value_type = BTreeMap<String, String>)]
     pub workloads: BTreeMap<TenantName, String>,
-    /// How often it happened before it ended.
+    /// Number of occurrences before it ended.
     pub occurrences: u32,
-    /// What was found, as the settings that differ; `null` where there is nothing to add.
+    /// Findings, such as the settings that differ; `null` if there is nothing to add.
     pub detail: Option<String>,
     /// The IDs of its events, the first 200.
     pub events: Vec<i64>,
 }
 
 impl IncidentView {
-    /// An incident as an actor may see it.
+    /// Builds the view of an incident for an actor.
     fn for_actor(stored: StoredIncident, actor: &Actor) -> Self {
         Self::with_presence(stored, actor, &PresenceOnGpu::default())
     }
 
-    /// The same with how often the tenants were there.
+    /// Builds the view of an incident for an actor, with the presence of the tenants at faults of the GPU.
     fn with_presence(
         StoredIncident { id, incident }: StoredIncident,
         actor: &Actor,
@@ -145,7 +145,7 @@ impl IncidentView {
         }
     }
 
-    /// Whether people are shown it without asking: while it is open, and for an hour after unless it was acknowledged.
+    /// Returns true if people are shown it without asking: while it is open, and for an hour after unless it was acknowledged.
     pub fn needs_attention(&self, now: i64) -> bool {
         match self.recovered_at {
             None => true,
@@ -157,11 +157,11 @@ impl IncidentView {
 /// The incidents that matter most.
 #[derive(Debug, Default)]
 pub struct WorstIncidents {
-    /// They, open ones first, then by severity, then the newest first.
+    /// The incidents: open ones first, then by severity, then the newest first.
     pub incidents: Vec<IncidentView>,
-    /// How many there are.
+    /// Number of incidents that match.
     pub total: u64,
-    /// How many of these are open.
+    /// Number of these that are open.
     pub open: u64,
 }
 
@@ -169,7 +169,7 @@ pub struct WorstIncidents {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcknowledgeRequest {
-    /// What was found or done; shown with the incident.
+    /// Findings or actions; shown with the incident.
     #[serde(default)]
     #[schema(
         max_length = 1000,
@@ -199,7 +199,7 @@ impl Service {
         Ok(page.cut(incidents, |incident: &IncidentView| incident.id.to_string()))
     }
 
-    /// The incidents that people are shown without asking, newest first: open ones, and those of the last hour that nobody acknowledged.
+    /// Incidents that people are shown without asking, newest first: open ones, and unacknowledged ones of the last hour.
     pub async fn current_incidents(
         &self,
         ctx: &RequestContext,
@@ -209,7 +209,7 @@ impl Service {
         self.incidents(ctx, filter.current(ctx.clock.unix_ms()), page).await
     }
 
-    /// Of the incidents that people are shown without asking, up to `most`, those that matter most first, and how many there are.
+    /// Returns up to `most` of the incidents that people are shown without asking, the most important ones first, with their number.
     pub async fn worst_incidents(
         &self,
         ctx: &RequestContext,

@@ -1,4 +1,4 @@
-//! How often the clients of a tenant were on a GPU, when it faulted and when it did not.
+//! Presence of a tenant's clients on a GPU, when it faulted and when it did not.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::domain::incident::{Incident, IncidentFilter, IncidentKind, StoredInci
 use crate::service::{Backend, ServiceError};
 use crate::store;
 
-/// The last faults of a GPU that are looked at.
+/// Number of the last faults of a GPU that are examined.
 const FAULTS: i64 = 10;
 
-/// What is known of the tenants on the GPU of a fault.
+/// Presence of the tenants on the GPU of a fault.
 #[derive(Debug, Default)]
 pub(super) struct PresenceOnGpu {
     faults: Vec<Incident>,
@@ -21,7 +21,7 @@ pub(super) struct PresenceOnGpu {
 }
 
 impl PresenceOnGpu {
-    /// Reads it for a fault, of those up to it; there is nothing for other incidents.
+    /// Reads the presence for a fault, from this fault and earlier ones; it is empty for other incidents.
     pub(super) async fn read(
         backend: &Backend,
         reader: &mut sqlx::SqliteConnection,
@@ -46,7 +46,7 @@ impl PresenceOnGpu {
         })
     }
 
-    /// That of a client's tenant; `None` for a client of no tenant.
+    /// Returns the presence of a client's tenant; `None` for a client of no tenant.
     pub(super) fn of(&self, client: &AffectedClient) -> Option<TenantPresence> {
         let tenant = client.tenant.as_ref()?;
         let was_there =

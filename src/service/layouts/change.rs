@@ -24,7 +24,7 @@ use crate::service::daemons::not_found as no_daemon;
 use crate::service::{Backend, FieldError, Service, ServiceError, WriteOptions};
 use crate::store::{self, layouts::NewVersion};
 
-/// A daemon, and how a layout maps to its GPUs.
+/// A daemon, and the mapping of a layout to its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LayoutTarget {
@@ -69,10 +69,10 @@ pub struct ApplyRequest {
     #[serde(default)]
     #[schema(schema_with = crate::domain::layout::roles_by_any_name)]
     pub gpu_map: BTreeMap<Role, GpuRef>,
-    /// Whether partitions that stay may be recreated, which may change their IDs.
+    /// True to allow that partitions that stay are recreated, which may change their IDs.
     #[serde(default)]
     pub recreate: bool,
-    /// What to do about drift of partitions; by default, the daemon's present setting.
+    /// Reaction to drift of partitions; by default, the daemon's present setting.
     #[serde(default)]
     pub drift_policy: Option<PartitionPolicy>,
     /// The `digest` of the plan that the caller has seen: refused, with nothing changed, if the plan is now a different one.
@@ -134,7 +134,7 @@ impl From<OutlookError> for ServiceError {
 }
 
 impl Service {
-    /// What applying a layout would do, by a fresh poll.
+    /// Plans a layout for a daemon on a fresh poll.
     pub async fn plan_layout(
         &self,
         ctx: &RequestContext,
@@ -146,7 +146,7 @@ impl Service {
         backend.plan_of(&projected).await
     }
 
-    /// Whether a daemon matches a layout, by a fresh poll.
+    /// Compares a daemon with a layout on a fresh poll.
     pub async fn assert_layout(
         &self,
         ctx: &RequestContext,
@@ -247,7 +247,7 @@ impl Backend {
         .await
     }
 
-    /// What applying a layout to its daemon would do, by a fresh poll.
+    /// Plans a layout for its daemon on a fresh poll, with the processes that have to move.
     pub(in crate::service) async fn plan_of(
         &self,
         projected: &Projected,

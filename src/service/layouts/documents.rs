@@ -107,7 +107,7 @@ impl Service {
 }
 
 impl Backend {
-    /// What a layout's IDs depend on, for these GPUs of a daemon.
+    /// Returns the versions and the hardware on which a layout's IDs depend, for these GPUs of a daemon.
     pub(in crate::service) async fn fingerprint(
         &self,
         daemon: &DaemonName,
@@ -244,9 +244,9 @@ fn refuse_other_program(daemon: &DaemonName, seen: &PolledDaemon) -> Result<(), 
     }
 }
 
-/// The ID of each step, if the present control process gave them and they equal the recorded ones; otherwise the reason.
+/// Returns the ID of each step, if the present control process gave them and they equal the recorded ones; otherwise the reason.
 ///
-/// What others created or removed since does not matter.
+/// Partitions that others created or removed since do not matter.
 fn given(seen: &PolledDaemon) -> Result<Vec<PartitionId>, String> {
     let desired = &seen.desired;
     let ids = seen.run.as_ref().and_then(|run| run.given(&desired.version, &desired.steps));
@@ -259,7 +259,7 @@ fn given(seen: &PolledDaemon) -> Result<Vec<PartitionId>, String> {
     }
 }
 
-/// What CUDA clients saw in each partition since the control process started; the reason if they have not.
+/// Returns the SMs that CUDA clients saw in each partition since the control process started; the reason if they have not seen them.
 fn proven_shares(seen: &PolledDaemon, generation: i64) -> Result<Vec<PartitionShare>, String> {
     let status = seen.observed.status.layout.as_ref();
     let of_this = status.filter(|status| {
@@ -270,7 +270,7 @@ fn proven_shares(seen: &PolledDaemon, generation: i64) -> Result<Vec<PartitionSh
     of_this.and_then(|status| PartitionShare::seen(&status.partitions)).ok_or_else(|| blocker(status))
 }
 
-/// Why a layout is not in force as recorded, by its status.
+/// Returns the reason why a layout is not in force as recorded, by its status.
 fn blocker(status: Option<&LayoutStatus>) -> String {
     let waits = "it is still being applied, or its daemon is not running: see the daemon's status".to_owned();
     let Some(status) = status else { return waits };

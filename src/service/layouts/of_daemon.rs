@@ -20,9 +20,9 @@ use crate::store;
 pub(in crate::service) struct DesiredDaemon<'a> {
     pub(in crate::service) name: &'a DaemonName,
     pub(in crate::service) spec: &'a DaemonSpec,
-    /// Whether the daemon has a control process.
+    /// True if the daemon has a control process.
     pub(in crate::service) runs: bool,
-    /// Whether a host file has it, where a layout stands under `bindings`.
+    /// True if the spec comes from a host file, where a layout stands under `bindings`.
     pub(in crate::service) in_host_file: bool,
 }
 

@@ -30,7 +30,7 @@ pub struct PartitionView {
     pub sms: Option<u32>,
     /// The tenants bound to it.
     pub tenants: Vec<TenantName>,
-    /// Whether a client uses it, as the daemon reports; `null` if it does not.
+    /// True if a client uses it, as the daemon reports; `null` if the daemon does not report that.
     pub in_use: Option<bool>,
     /// The connected clients that name it.
     pub clients: Vec<ClientId>,

@@ -43,7 +43,7 @@ pub struct ReplayRequest {
     #[serde(default)]
     #[schema(schema_with = crate::domain::layout::roles_by_any_name)]
     pub gpu_map: BTreeMap<Role, GpuRef>,
-    /// Whether to continue if versions differ from those of the document; the hardware must match in any case.
+    /// True to continue although versions differ from those of the document; the hardware must match in any case.
     #[serde(default)]
     pub force: bool,
 }
@@ -214,8 +214,8 @@ impl Service {
 }
 
 impl Backend {
-    /// Why a document does not fit a daemon without GPUs for its roles: how the intended GPUs, or the daemon's, differ;
-    /// otherwise the error itself.
+    /// Returns the error for a document that does not fit a daemon without GPUs for its roles: the differences of the intended GPUs, or of
+    /// the daemon's; without differences, the error itself.
     async fn other_sku(
         &self,
         name: &LayoutName,

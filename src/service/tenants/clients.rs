@@ -42,10 +42,10 @@ pub struct ClientView {
     pub server: u32,
     /// Its tenant; `null` if unknown.
     pub tenant: Option<TenantName>,
-    /// What its tenant was made for, as the labels of that say: `pod prod/web-0/app`, `job 4711 of alice`; `null` where they name neither.
+    /// Workload of its tenant, by the tenant's labels: `pod prod/web-0/app`, `job 4711 of alice`; `null` if they name none.
     #[serde(default)]
     pub workload: Option<String>,
-    /// How the tenant is known.
+    /// Evidence by which the tenant is known.
     pub attributed_by: AttributedBy,
     /// Its user.
     pub uid: Option<u32>,
@@ -60,8 +60,8 @@ pub struct ClientView {
     /// The container it is in, by the ID that its engine gave; `null` outside of containers.
     #[serde(default)]
     pub container: Option<String>,
-    /// Whether the process that started it has ended, and it is in no service of systemd and no container that would keep it: it may be left
-    /// over from something that was killed.
+    /// True if the process that started it has ended, and no service of systemd and no container would keep it running: it may be left over
+    /// from something that was killed.
     #[serde(default)]
     pub orphaned: bool,
     /// Its parent processes, nearest first.
@@ -85,7 +85,7 @@ pub(in crate::service) struct StartingLimits {
 }
 
 impl StartingLimits {
-    /// Whether they are known to differ from what the tenant's environment would be now.
+    /// Returns true if they are known to differ from those that the tenant's environment would have now.
     pub(super) fn differ_from(&self, now: &Resolved) -> bool {
         // In static mode the partition decides, whatever the percentage.
         let shares = now.mode == Mode::Shared && self.percentage.is_some_and(|with| with != now.percentage);
@@ -96,9 +96,9 @@ impl StartingLimits {
 /// Filters for clients.
 #[derive(Debug, Clone, Default)]
 pub struct ClientFilter {
-    /// Those of this daemon.
+    /// Clients of this daemon.
     pub daemon: Option<DaemonName>,
-    /// Those of this tenant.
+    /// Clients of this tenant.
     pub tenant: Option<TenantName>,
 }
 
@@ -142,7 +142,8 @@ impl Service {
         Ok(page.cut(clients, |client: &ClientView| client.id.to_string()))
     }
 
-    /// The same, for those who see nothing else: refused while no daemon is read, when an empty list would say that there are none.
+    /// Lists clients for callers that see nothing else: refused while no daemon is read, since an empty list would claim that there are
+    /// none.
     pub async fn known_clients(
         &self,
         ctx: &RequestContext,
@@ -167,14 +168,14 @@ impl Service {
             .ok_or_else(|| ServiceError::NotFound { kind: "client", name: id.to_string() })
     }
 
-    /// Whether a client is stopped, by a signal or a debugger, so that MPS must not terminate it.
+    /// Returns true if a client is stopped, by a signal or a debugger, so that MPS must not terminate it.
     pub async fn is_client_stopped(&self, ctx: &RequestContext, id: ClientId) -> Result<bool, ServiceError> {
         ctx.require(Right::ViewOwn)?;
         self.client(ctx, id).await?;
         Ok(host::process::is_stopped(id.pid))
     }
 
-    /// Requests the termination of a client; `stopped` says what to do if it is stopped, which is refused by default.
+    /// Requests the termination of a client; `stopped` is the policy for a stopped one, which is refused by default.
     pub async fn terminate(
         &self,
         ctx: &RequestContext,

@@ -1,4 +1,4 @@
-//! Daemons and tenants as they are committed, from memory where nothing was committed since.
+//! Committed daemons and tenants, from memory if nothing was committed since the last read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::service::{Backend, Service, ServiceError};
 use crate::store::{self, StoreError};
 
 impl Service {
-    /// How many tenants each daemon has.
+    /// Counts the tenants of each daemon; daemons without a tenant are left out.
     pub async fn tenant_counts(
         &self,
         ctx: &RequestContext,

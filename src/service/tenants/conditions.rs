@@ -1,4 +1,4 @@
-//! What is said of a tenant, for people and programs.
+//! Conditions and texts about a tenant, for people and programs.
 
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::count::enumerated;
@@ -14,7 +14,7 @@ use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::AudienceText;
 use crate::supervisor::Blocker;
 
-/// Why a tenant's limits are not in force, by the condition `Ready` of its daemon.
+/// Returns the reason why a tenant's limits are not in force, by the condition `Ready` of its daemon.
 pub(super) fn not_applied(
     ctx: &RequestContext,
     daemon: &DaemonName,
@@ -49,19 +49,19 @@ pub(super) fn refuse_expired(tenant: &Tenant, now: i64) -> Result<(), ServiceErr
     Err(ServiceError::Conflict(text).visible_to_tenants())
 }
 
-/// The same as the reason for which a tenant is not ready.
+/// Returns the reason why an expired tenant is not ready, with the refusal of its processes; `None` if it has not expired.
 pub(super) fn expiry_refusal(tenant: &Tenant, now: i64) -> Option<(ConditionReason, ServiceError)> {
     refuse_expired(tenant, now).err().map(|error| (ConditionReason::Expired, error))
 }
 
-/// Why the socket cannot be given to a tenant's processes.
+/// Returns the text saying why the socket cannot be given to a tenant's processes.
 pub(super) fn socket_problem(problem: &Blocker) -> AudienceText {
     let redacted =
         format!("its socket cannot be handed out ({}): ask the host's operator", problem.reason.as_str());
     AudienceText::new(problem.message.clone(), redacted)
 }
 
-/// The same as a condition.
+/// Returns the condition of a tenant whose socket cannot be handed out.
 pub(super) fn socket_condition(ctx: &RequestContext, problem: &Blocker) -> Condition {
     let message = socket_problem(problem).text_for(&ctx.actor);
     Condition::new(ConditionType::ClientSocket, false, problem.reason, message)

@@ -19,7 +19,7 @@ use crate::store;
 impl Service {
     /// Deletes a tenant; refused while its processes are connected.
     ///
-    /// `is_finished` says that no process will be started with its environment any more, so that its directory goes at once.
+    /// With `is_finished`, no process will be started with its environment any more, so its directory is removed at once.
     pub async fn delete_tenant(
         &self,
         ctx: &RequestContext,
@@ -31,7 +31,7 @@ impl Service {
         self.with(&permit).delete_unused(&permit, name, is_finished, options).await
     }
 
-    /// Has a tenant admit no further process, and be deleted once it has none: it expires now.
+    /// Drains a tenant: it expires now, so that it admits no further process and is deleted once it has none.
     pub async fn drain_tenant(
         &self,
         ctx: &RequestContext,
@@ -45,7 +45,7 @@ impl Service {
 }
 
 impl Backend {
-    /// Has a tenant expire now and admit nobody from now on, unless it is drained already.
+    /// Lets a tenant expire now, so that it admits no further process, unless it is being drained already.
     async fn drain(
         self: &Arc<Self>,
         permit: &Permit,
@@ -184,7 +184,7 @@ impl Backend {
         Ok(true)
     }
 
-    /// Whether a tenant has no process: neither a client nor one with a lease, nor one that waits for its daemon or a slot.
+    /// Returns true if a tenant has no process: neither a client nor one with a lease, nor one that waits for its daemon or a slot.
     async fn is_unused(&self, tenant: &Tenant) -> Result<bool, ServiceError> {
         let handed = self.parts.fleet.context().handouts.status(&tenant.directory);
         let waits = !handed.waiting.is_empty() || self.launches.count(&tenant.name) > 0;

@@ -1,4 +1,4 @@
-//! What tenants used in the last hour, for charts; in memory only, from what drivers observe anyway.
+//! Usage history of tenants in the last hour, for charts; in memory only, from observations that drivers make anyway.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ impl Service {
         Ok(backend.history.since.max(backend.parts.clock.unix_ms() - SPAN_MS))
     }
 
-    /// What a tenant used in the last hour, oldest first; empty if it had no client.
+    /// Returns the usage of a tenant in the last hour, oldest first; empty if it had no client.
     pub fn tenant_history(
         &self,
         ctx: &RequestContext,
@@ -31,7 +31,7 @@ impl Service {
         Ok(points)
     }
 
-    /// What each tenant used of a GPU in the last hour, by name.
+    /// Returns the usage of a GPU by each tenant in the last hour, by name.
     pub fn gpu_history(
         &self,
         ctx: &RequestContext,
@@ -54,7 +54,7 @@ impl Service {
 }
 
 impl Backend {
-    /// Records what tenants use every few seconds, forever.
+    /// Records the usage of tenants every few seconds, forever.
     pub async fn keep_history(self: Arc<Self>) {
         let every = Duration::from_millis(EVERY_MS.unsigned_abs());
         let mut timer = tokio::time::interval(every);
@@ -66,7 +66,7 @@ impl Backend {
         }
     }
 
-    /// What each tenant uses, by the last poll of its daemon and the last snapshot; queries neither daemon nor database.
+    /// Returns the present usage of each tenant, by the last poll of its daemon and the last snapshot; queries neither daemon nor database.
     fn held_now(&self) -> BTreeMap<TenantName, HeldByTenant> {
         let committed = self.committed.borrow().clone();
         let mut held: BTreeMap<TenantName, HeldByTenant> = BTreeMap::new();

@@ -64,7 +64,7 @@ pub struct TenantView {
     #[serde(with = "crate::domain::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: i64,
-    /// What it was made for, as its labels say: `pod prod/web-0/app`, `job 4711 of alice`; `null` where they name neither.
+    /// Workload of the tenant, by its labels: `pod prod/web-0/app`, `job 4711 of alice`; `null` if they name none.
     #[serde(default)]
     pub workload: Option<String>,
     /// Its desired state.
@@ -84,10 +84,10 @@ pub struct EnvironmentView {
     /// Variables to unset, and with them every other variable whose name begins with `CUDA_MPS_`: each would change the
     /// behaviour of the client.
     pub unset: Vec<String>,
-    /// What a container needs in addition to the variables; `null` if no container may get the socket.
+    /// Settings that a container needs in addition to the variables; `null` if no container may get the socket.
     #[serde(default)]
     pub container: Option<ContainerAccess>,
-    /// Why no container may get the socket.
+    /// Reason why no container may get the socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_refused: Option<String>,
     /// The tenant's CDI device, as `mps-manager.dev/tenant=web`, to be requested beside its GPUs; `null` if no CDI specification is
@@ -99,11 +99,11 @@ pub struct EnvironmentView {
 /// Filters for tenants.
 #[derive(Debug, Clone, Default)]
 pub struct TenantFilter {
-    /// Those of this daemon.
+    /// Tenants of this daemon.
     pub daemon: Option<DaemonName>,
-    /// Those with this text in their names.
+    /// Tenants with this text in their names.
     pub text: Option<String>,
-    /// Those with these labels.
+    /// Tenants with these labels.
     pub labels: LabelSelector,
 }
 
@@ -120,7 +120,7 @@ impl TenantFilter {
     }
 }
 
-/// What is read once for the tenants that are shown together.
+/// Data that is read once for the tenants that are shown together.
 struct TenantReads<'r> {
     ctx: &'r RequestContext,
     gpus: &'r [Gpu],
@@ -364,19 +364,19 @@ impl Backend {
         })
     }
 
-    /// Whether a daemon serves several users at once; false if it does not exist.
+    /// Returns true if a daemon serves several users at once; false if it does not exist.
     pub(super) async fn is_multi_user(&self, daemon: &DaemonName) -> Result<bool, ServiceError> {
         let daemon = store::daemons::get(&mut *self.parts.store.read().await?, daemon).await?;
         Ok(daemon.is_some_and(|daemon| daemon.spec.multi_user))
     }
 
-    /// A tenant's daemon as stored now.
+    /// Returns a tenant's daemon as stored now.
     async fn daemon_of(&self, tenant: &Tenant) -> Result<Daemon, ServiceError> {
         let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &tenant.spec.daemon).await?;
         daemon.ok_or_else(|| without_daemon(tenant))
     }
 
-    /// The same, once its driver reports the layout for this generation, which mostly takes milliseconds after a write.
+    /// Returns a tenant's daemon once its driver reports the layout for this generation, which mostly takes milliseconds after a write.
     pub(super) async fn followed_daemon(&self, tenant: &Tenant) -> Result<Daemon, ServiceError> {
         let daemon = self.daemon_of(tenant).await?;
         if let Some(handle) = self.parts.fleet.get(&daemon.name) {
@@ -518,7 +518,7 @@ impl Backend {
     }
 }
 
-/// Whether a daemon holds a tenant's limits, as they were read back.
+/// Returns true if a daemon has applied a tenant's limits and read them back.
 fn has_applied(daemon: &DaemonStatus, tenant: &Tenant) -> bool {
     daemon.phase == Phase::Ready && daemon.observed_generation >= tenant.daemon_generation
 }

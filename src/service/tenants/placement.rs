@@ -1,4 +1,4 @@
-//! Where the processes of a tenant run on a daemon in static mode.
+//! Placement of a tenant's processes on a daemon in static mode.
 //!
 //! A partition is handed out only while it is verified: created by the desired layout, and listed by the last poll. Its ID
 //! names SMs and not a tenancy, so it is refused while a process lives that was admitted to it, or names it, for a tenant
@@ -50,7 +50,7 @@ impl Placement {
         (!named.is_empty()).then(|| (SM_PARTITION.to_owned(), named.join(",")))
     }
 
-    /// The same for a process that sees one of its GPUs alone.
+    /// Returns the placement of a process that sees one of its GPUs alone.
     pub(super) fn on_gpu(&self, gpu: &GpuUuid) -> Self {
         let here = self.places.iter().filter(|place| place.partition.gpu == *gpu);
         Self { places: here.cloned().collect() }
@@ -144,7 +144,7 @@ impl Backend {
         Ok(Placement { places })
     }
 
-    /// Why the layout of its daemon prevents new processes of a tenant.
+    /// Returns the reason why the layout of its daemon prevents new processes of a tenant.
     pub(super) fn unplaced(&self, tenant: &Tenant, daemon: &Daemon) -> Option<ServiceError> {
         let handle = self.parts.fleet.get(&daemon.name).filter(|_| daemon.spec.mode == Mode::Static)?;
         applied_layout(tenant, &handle, daemon.generation).err()

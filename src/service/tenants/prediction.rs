@@ -1,4 +1,4 @@
-//! What a tenant would get, predicted before anything is written.
+//! Prediction of a tenant's settings before anything is written.
 
 use crate::domain::access::Right;
 use crate::domain::admission::AdmissionError;
@@ -13,7 +13,7 @@ use crate::service::{Service, ServiceError, refuse_namesake};
 use crate::store;
 
 impl Service {
-    /// What a tenant would get from its daemon, and everything that would refuse it now.
+    /// Predicts the settings that a tenant would get from its daemon, and everything that would refuse it now.
     ///
     /// `name` is that of an existing tenant to change, or of a new one if it has a name yet. Nothing is written and no daemon
     /// is queried. It fails only if no prediction is possible: without the daemon, or with unknown GPUs.

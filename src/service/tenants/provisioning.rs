@@ -1,4 +1,4 @@
-//! What the strategy of a daemon gives its tenants, and who of their clients has something else.
+//! Shares that the strategy of a daemon gives its tenants, and clients that run with other values.
 
 use crate::domain::daemon::Daemon;
 use crate::domain::environment::percentage;
@@ -19,7 +19,7 @@ pub(super) struct Neighbours<'n> {
     pub(super) clients: &'n [ClientView],
 }
 
-/// What the shares of a daemon's tenants are computed from; `tenants` may be those of all daemons.
+/// Returns the basis from which the shares of a daemon's tenants are computed; `tenants` may be those of all daemons.
 pub(super) fn share_basis(
     daemon: &Daemon,
     tenants: &[Tenant],
@@ -30,7 +30,7 @@ pub(super) fn share_basis(
         .map_err(|error| ServiceError::Conflict(error.to_string()))
 }
 
-/// The shares of a daemon's tenants, beside what their connected clients were started with.
+/// Returns the shares of a daemon's tenants, with the number of connected clients that were started with another value.
 pub(super) fn provisioning_status(
     daemon: &Daemon,
     tenants: &[Tenant],
@@ -47,7 +47,7 @@ pub(super) fn provisioning_status(
     shares::status(&daemon.spec, own.map(|tenant| (&tenant.name, &tenant.spec)), gpus, with_another)
 }
 
-/// Adds to a status what the strategy of its daemon gives the tenant, and what follows from that.
+/// Adds to a status the shares that the strategy of its daemon gives, and the conditions that follow from them.
 pub(super) fn add_shares(
     status: &mut TenantStatus,
     tenant: &Tenant,
@@ -71,7 +71,7 @@ pub(super) fn add_shares(
     status.provisioning = Some(provisioning);
 }
 
-/// Leaves the tenant's own share alone.
+/// Removes the shares of all other tenants.
 pub(super) fn keep_own_share(tenant: &TenantName, status: &mut TenantStatus) {
     if let Some(provisioning) = &mut status.provisioning {
         provisioning.shares.retain(|share| share.tenant == *tenant);
@@ -79,7 +79,7 @@ pub(super) fn keep_own_share(tenant: &TenantName, status: &mut TenantStatus) {
 }
 
 impl Backend {
-    /// A tenant's values; `tenants` are all, of which those of its daemon count where that has a strategy.
+    /// Resolves a tenant's values; `tenants` are all tenants, of which those of its daemon count if the daemon has a strategy.
     pub(super) fn resolved(
         &self,
         tenant: &Tenant,
@@ -96,7 +96,7 @@ impl Backend {
         Ok(resolved)
     }
 
-    /// What the strategy of a daemon gives its tenants; `None` without a strategy.
+    /// Returns the shares that the strategy of a daemon gives its tenants; `None` without a strategy.
     pub(in crate::service) async fn provisioning_of(
         &self,
         daemon: &Daemon,

@@ -1,4 +1,4 @@
-//! Whether a new process of a tenant would be admitted now, by the store and /proc, read once for all tenants shown together.
+//! Checks for the admission of new processes of tenants, by the store and /proc, read once for all tenants shown together.
 //!
 //! `run` and `env` refuse exactly what the tenant's condition `Ready` reports, because both use these functions.
 
@@ -28,14 +28,14 @@ use crate::store::partition_leases::PartitionLease;
 #[derive(Default)]
 pub(super) struct TenantBlockers {
     maintenance: Option<Maintenance>,
-    /// Why processes of a user cannot reach the directory of a daemon.
+    /// Reasons why processes of a user cannot reach the directory of a daemon.
     unreachable: BTreeMap<(DaemonName, u32), String>,
     occupants: Occupants,
     /// All tenants, also those that are not shown.
     tenants: Arc<Vec<Tenant>>,
 }
 
-/// Which processes are in partitions, by the store and /proc.
+/// Processes in partitions, by the store and /proc.
 #[derive(Default)]
 pub(in crate::service) struct Occupants {
     partition_leases: Vec<PartitionLease>,
@@ -50,8 +50,8 @@ impl TenantBlockers {
         &self.tenants
     }
 
-    /// Why a new process of a tenant is refused although its daemon is ready and its partitions are verified, with a reason
-    /// code.
+    /// Returns the reason code and error with which a new process of a tenant is refused although its daemon is ready and its partitions
+    /// are verified.
     pub(in crate::service) fn refusal(
         &self,
         tenant: &Tenant,

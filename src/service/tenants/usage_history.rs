@@ -1,4 +1,4 @@
-//! What tenants used in the last hour, shared by all readers.
+//! Usage history of tenants in the last hour, shared by all readers.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +9,7 @@ use crate::domain::history::History;
 /// The history, shared by all readers.
 #[derive(Debug)]
 pub(in crate::service) struct UsageHistory {
-    /// When this manager began to record, in unix milliseconds.
+    /// The time at which this manager began to record, in unix milliseconds.
     pub(in crate::service) since: i64,
     history: Mutex<History>,
 }

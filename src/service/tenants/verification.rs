@@ -32,12 +32,12 @@ use crate::service::tenants::not_found;
 use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, transaction_end};
 use crate::store::{self, StoreError};
 
-/// How long a client may wait for admission.
+/// Longest wait of a client for admission.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(30);
-/// After this time a running client is given up: longer than all its timeouts together, in milliseconds.
+/// Time after which a running client is given up: longer than all its timeouts together, in milliseconds.
 const GIVEN_UP_MS: i64 = 180_000;
 
-/// What a client saw, and the variables it was started with.
+/// Settings that a client saw, compared with the expected ones, and the variables it was started with.
 type ProbeResult = (Vec<SettingComparison>, BTreeMap<String, String>);
 
 impl Service {
@@ -289,14 +289,14 @@ impl Backend {
         Ok(())
     }
 
-    /// Free memory of each GPU of which the driver reports it.
+    /// Returns the free memory of each GPU whose memory the driver reports.
     async fn free_memory(&self) -> BTreeMap<GpuUuid, u64> {
         let gpus = self.present_gpus().await.unwrap_or_default().into_iter();
         gpus.filter_map(|gpu| Some((gpu.uuid, gpu.memory_total?.saturating_sub(gpu.memory_used?)))).collect()
     }
 
-    /// How much the client may try to allocate on each GPU: the tenant's limit, the largest where they differ, if it has one on each, may
-    /// have another process of that size, and no one else needs the memory.
+    /// Returns the memory that the client may try to allocate on each GPU: the tenant's limit, or the largest one if they differ. `None`
+    /// unless the tenant has a limit on each GPU, may have another process, and each GPU has that much free memory.
     async fn may_allocate(
         &self,
         tenant: &Tenant,
@@ -370,7 +370,7 @@ fn server(status: &DaemonStatus) -> Option<ClientId> {
     Some(ClientId { pid: active.pid, start_time: active.start_time })
 }
 
-/// The result of a verification of which nothing else is known.
+/// Returns the result of a verification without any findings: not verified.
 fn not_verified(tenant: &Tenant, daemon: &Daemon, requested_at: i64, observed_at: i64) -> VerificationResult {
     VerificationResult {
         outcome: VerificationOutcome::NotVerified,
@@ -396,7 +396,7 @@ fn fault(error: ServiceError) -> VerificationBlocker {
     blocker(BlockerCode::Fault, error.host_error().to_string())
 }
 
-/// What a report shows of limits; an error if the client saw no GPU.
+/// Converts a probe's report to the limits that the client saw; an error if it saw no GPU.
 fn sight(report: Report) -> Result<ClientSight, VerificationBlocker> {
     let failure =
         report.error.map(|failure| (failure.is_timeout(), format!("{}: {}", failure.name, failure.message)));

@@ -10,7 +10,7 @@ use crate::domain::event::{
 };
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
-/// Writes an event with what it means for incidents; gives its number.
+/// Writes an event with its effects on incidents; returns its number.
 ///
 /// All events are written here, so that an incident and its events cannot disagree.
 pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result<i64, StoreError> {
@@ -21,7 +21,8 @@ pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Re
     Ok(id)
 }
 
-/// The same for one that may be quiet: then it changes incidents alone, unless it opens a new one, which is written.
+/// Writes an event like [`append`], unless it is quiet: a quiet event only changes its incidents, and is written only if it opens a new
+/// one.
 pub async fn append_unless_quiet(
     db: &mut SqliteConnection,
     event: &NewEvent,
@@ -33,7 +34,7 @@ pub async fn append_unless_quiet(
     Ok(())
 }
 
-/// Writes an event, and adds it to its incidents; gives its number, and the events about these, which the caller writes.
+/// Writes an event, and adds it to its incidents; returns its number, and the events about these incidents, which the caller writes.
 async fn insert(
     db: &mut SqliteConnection,
     event: &NewEvent,
@@ -141,7 +142,7 @@ async fn latest(
     .await?)
 }
 
-/// Whether the last of these two types about a GPU is the first.
+/// Returns true if the last event of these two types about a GPU is of the first type.
 pub async fn gpu_was_last(
     db: &mut SqliteConnection,
     gpu: &GpuUuid,
@@ -247,7 +248,7 @@ fn event(row: &sqlx::sqlite::SqliteRow) -> Result<Event, StoreError> {
     })
 }
 
-/// Notes that a part of an event cannot be read, and gives what stands in its place.
+/// Records that a part of an event cannot be read, and returns its substitute.
 fn note<T>(unread: &mut Vec<&'static str>, part: &'static str, instead: T) -> T {
     unread.push(part);
     instead
@@ -260,12 +261,12 @@ pub async fn get(db: &mut SqliteConnection, id: i64) -> Result<Option<Event>, St
     query.build().fetch_optional(db).await?.as_ref().map(event).transpose()
 }
 
-/// In which order events are read.
+/// Order in which events are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// As they were written, those after a number.
+    /// The oldest first: events after a number.
     OldestFirst,
-    /// The last first, those before a number.
+    /// The newest first: events before a number.
     NewestFirst,
 }
 
@@ -298,19 +299,19 @@ pub async fn page(
     Ok(events)
 }
 
-/// How an event that is requested by daemon, GPU or tenant is about it.
+/// Relation of an event to the daemon, GPU or tenant by which events are requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FoundAs {
-    /// Its subject is it.
+    /// The event's subject is the requested one.
     Itself,
-    /// It is one of several.
+    /// The requested one is among several that the event is about.
     OtherSubjects,
-    /// It is about no daemon, GPU, client or tenant.
+    /// The event is about no daemon, GPU, client or tenant.
     Nowhere,
 }
 
-/// Up to `limit` events that are requested, from the one after `after` on, and with them those saying that some are missing:
-/// followers request none of those, and have to know.
+/// Returns up to `limit` of the requested events, from the one after `after` on, together with those saying that events are missing:
+/// followers do not request these, and have to know.
 pub async fn follow(
     db: &mut SqliteConnection,
     filter: &EventFilter,
@@ -438,7 +439,7 @@ pub async fn last_beyond(db: &mut SqliteConnection, keep: i64, most: i64) -> Res
         .await?)
 }
 
-/// Forgets, of the oldest `most` events, those from before a time or with a number up to `last`; gives how many.
+/// Deletes those of the oldest `most` events that are from before a time or have a number up to `last`; returns their number.
 pub async fn prune(db: &mut SqliteConnection, before: i64, last: i64, most: i64) -> Result<u64, StoreError> {
     let done = sqlx::query!(
         "DELETE FROM events WHERE id IN (SELECT id FROM events ORDER BY id LIMIT ?) AND (at < ? OR id <= ?)",

@@ -10,13 +10,13 @@ use crate::domain::event::{
 use crate::domain::operation::{OperationEnd, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
-/// What an operation does, and on what.
+/// Request of an operation, with its daemons, GPUs and tenant.
 struct OperationSubject {
     id: String,
     request: OperationRequest,
     daemons: Vec<DaemonName>,
     gpus: Vec<GpuUuid>,
-    /// Whose client it ends.
+    /// The tenant whose client it terminates.
     tenant: Option<TenantName>,
 }
 
@@ -42,8 +42,8 @@ impl OperationSubject {
         Ok(Some(about))
     }
 
-    /// Finds out the GPUs and the tenant: as they were reported when the operation was requested, since a daemon or a client
-    /// that it ends is no longer there at its end.
+    /// Determines the GPUs and the tenant as they were reported when the operation was requested: a daemon or client that it ends no longer
+    /// exists at its end.
     async fn place(&mut self, db: &mut SqliteConnection) -> Result<(), StoreError> {
         let kind = EventType::OperationRequested.as_str();
         let row = sqlx::query!(
@@ -80,7 +80,7 @@ impl OperationSubject {
         Ok(())
     }
 
-    /// The same, as its events report it.
+    /// Converts the subject to the form in which the operation's events report it.
     fn facts(self) -> Result<OperationFacts, StoreError> {
         let kind = self.request.kind();
         let (client, layout) = match self.request {

@@ -194,7 +194,7 @@ pub async fn changing_layout(
     .await?)
 }
 
-/// Those that were running when the manager died.
+/// Returns the operations that were running when the manager died.
 pub async fn running(db: &mut SqliteConnection) -> Result<Vec<Operation>, StoreError> {
     let ids =
         sqlx::query_scalar!(r#"SELECT id AS "id!" FROM operations WHERE state = 'running' ORDER BY id"#)
@@ -203,7 +203,7 @@ pub async fn running(db: &mut SqliteConnection) -> Result<Vec<Operation>, StoreE
     load(db, &ids).await
 }
 
-/// How many have not ended, by state.
+/// Counts the operations that have not ended, by state.
 pub async fn unfinished_by_state(db: &mut SqliteConnection) -> Result<Vec<(&'static str, u64)>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT state, count(*) AS "count!: i64" FROM operations WHERE state IN ('pending', 'running') GROUP BY state"#
@@ -357,7 +357,7 @@ pub async fn close_to_cancel(db: &mut SqliteConnection, id: Uuid) -> Result<bool
     Ok(done.rows_affected() == 1)
 }
 
-/// Writes what is about to be done, and gives the number of the step.
+/// Writes a step that is about to be taken; returns its number.
 pub async fn begin_step(
     db: &mut SqliteConnection,
     id: Uuid,
@@ -377,7 +377,7 @@ pub async fn begin_step(
     .await?)
 }
 
-/// Writes what came of a step.
+/// Writes the outcome of a step.
 pub async fn end_step(
     db: &mut SqliteConnection,
     id: Uuid,
@@ -398,16 +398,16 @@ pub async fn end_step(
     events::step(db, &id, ordinal, now).await
 }
 
-/// A step that was seen when it was over.
+/// A step that was observed only after it had ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompletedStep {
-    /// What was done.
+    /// Name of the step.
     pub name: String,
     /// Its outcome.
     pub outcome: String,
 }
 
-/// Writes steps that were seen when they were over.
+/// Writes steps that were observed only after they had ended.
 pub async fn note_steps(
     db: &mut SqliteConnection,
     id: Uuid,

@@ -19,7 +19,7 @@ use crate::domain::audit::{AttemptedAction, Broken, Target};
 use crate::domain::event::{DomainEvent, EventCause, LostEvents, TokenFacts};
 use crate::domain::token::{Token, TokenId, TokenState};
 
-/// Why a backup was not put in place; nothing was changed.
+/// Reason why a backup was not restored; nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// The file is no backup, or cannot be read.
@@ -51,10 +51,10 @@ pub enum RestoreError {
     Audit {
         /// The backup.
         path: PathBuf,
-        /// What does not fit.
+        /// First row of the audit that does not fit.
         broken: Broken,
     },
-    /// The database that is to be replaced is not lost, and cannot be read.
+    /// The database that is to be replaced is not known to be lost, but cannot be read now.
     #[error(
         "{path} cannot be read now ({why}), and without it tokens that were revoked would work again: fix that and restore \
          again, or move the file away to restore without it"
@@ -62,7 +62,7 @@ pub enum RestoreError {
     Unreadable {
         /// The database.
         path: PathBuf,
-        /// Why.
+        /// Reason why it cannot be read.
         why: String,
     },
     /// The copy could not be prepared.
@@ -76,16 +76,16 @@ impl From<sqlx::Error> for RestoreError {
     }
 }
 
-/// What was done, and what the next start makes of it.
+/// Result of a restore, with the consequences for the next start.
 #[derive(Debug, serde::Serialize)]
 pub struct Restored {
     /// The backup.
     pub backup: Backup,
-    /// The database that it is now.
+    /// The restored database.
     pub database: PathBuf,
-    /// Where the one before is; `None` where there was none.
+    /// Path of the replaced database; `None` if there was none.
     pub replaced: Option<PathBuf>,
-    /// What to know, a sentence each.
+    /// Remarks for the operator, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -186,16 +186,16 @@ async fn connect(path: &Path) -> Result<SqliteConnection, StoreError> {
 /// The database that is to be replaced.
 #[derive(Debug, PartialEq, Eq)]
 enum Replaced {
-    /// There is none.
+    /// There is no database.
     Missing,
-    /// What it knows is lost, for this reason.
+    /// Its contents are lost, for this reason.
     Lost(String),
-    /// It can be read, and has no log beside it.
+    /// The database can be read, and has no log beside it.
     Whole,
 }
 
 impl Replaced {
-    /// What to say where nothing is carried over.
+    /// Returns the remark for the operator when nothing is carried over.
     fn note(&self) -> Option<String> {
         match self {
             Self::Missing => None,
@@ -212,9 +212,9 @@ impl Replaced {
     }
 }
 
-/// Reads all of the database that is to be replaced, and takes its log into it.
+/// Reads all of the database that is to be replaced, and moves its log into it.
 ///
-/// One that cannot be read only now is an error: without it, revoked tokens would work again, which is for the operator to decide.
+/// A database that may be readable later is an error: without it, revoked tokens would work again, which is for the operator to decide.
 async fn examine_replaced(database: &Path) -> Result<Replaced, RestoreError> {
     if !database.exists() {
         return Ok(Replaced::Missing);
@@ -254,14 +254,14 @@ async fn examine_replaced(database: &Path) -> Result<Replaced, RestoreError> {
     }
 }
 
-/// Whether an error is of a damaged file, and not one that may pass, as of a lock or a full disk.
+/// Returns true if the file is damaged; false for an error that may pass, such as a lock or a full disk.
 fn is_damage(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
     // SQLITE_ERROR for what is missing, SQLITE_CORRUPT and SQLITE_NOTADB; the lower byte of an extended code.
     code.is_some_and(|code| matches!(code & 0xff, 1 | 11 | 26))
 }
 
-/// Whether the backup and the database that is replaced are both this machine's.
+/// Returns true if both the backup and the database that is replaced belong to this machine.
 async fn is_of_this_machine(
     db: &mut SqliteConnection,
     backup: &Backup,
@@ -273,7 +273,7 @@ async fn is_of_this_machine(
     Ok(replaced.as_deref() == Some(machine_id) && backup.machine_id == replaced)
 }
 
-/// Writes into `db` what the database that is replaced knows of this host; says what is not in both.
+/// Copies into `db` what the replaced database records of this host; returns remarks on the differences.
 async fn carry_over(
     db: &mut SqliteConnection,
     attempt: &AttemptedAction,
@@ -314,7 +314,7 @@ async fn carry_over(
     Ok(notes)
 }
 
-/// Appends the audit rows that were written since the backup; false where those do not continue the backup's.
+/// Appends the audit rows that were written since the backup; false if they do not continue those of the backup.
 async fn carry_audit(db: &mut SqliteConnection) -> Result<bool, StoreError> {
     let head = audit::head(&mut *db).await?;
     let query = "SELECT ?1 = 0 OR EXISTS (SELECT 1 FROM replaced.audit WHERE id = ?1 AND hash = ?2)";
@@ -326,7 +326,7 @@ async fn carry_audit(db: &mut SqliteConnection) -> Result<bool, StoreError> {
     Ok(continues)
 }
 
-/// Continues behind the last number that was given here, and records that what was written since the backup is gone.
+/// Continues after the last event number given here, and records that the events since the backup are lost.
 async fn carry_events(db: &mut SqliteConnection, now: i64) -> Result<(), StoreError> {
     let kept = events::newest(&mut *db).await?;
     let given: i64 = sqlx::query_scalar(

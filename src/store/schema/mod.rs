@@ -22,9 +22,9 @@ pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 pub enum Schema {
     /// None of this program: the file is empty, or the database of another program.
     None,
-    /// That of a pre-release, which no release reads.
+    /// The schema of a pre-release, which no release reads.
     PreRelease,
-    /// That of a release.
+    /// The schema of a release.
     Version(i64),
 }
 
@@ -102,8 +102,8 @@ async fn of(db: &mut SqliteConnection, migrations: &Migrator) -> Result<Schema, 
 
 /// Opens an existing file to read it, without changing a byte of it.
 ///
-/// Where no write-ahead log is left to be read, the file is opened as immutable: a connection that only reads would make a log
-/// and leave it.
+/// If there is no write-ahead log, the file is opened as immutable: a connection that only reads would otherwise create a log and leave it
+/// behind.
 pub(super) async fn open_to_read(path: &Path) -> Result<SqliteConnection, StoreError> {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
@@ -126,8 +126,8 @@ async fn copy_before_migration(path: &Path, version: i64, now: i64) -> Result<()
     Ok(())
 }
 
-/// The first part in which a database differs from the newest schema: SQLite calls it whole all the same. What is too much
-/// counts as well: a trigger of others would write what nobody asked for.
+/// Returns the first difference of a database from the newest schema, which SQLite's own check does not find. Additional parts count as
+/// well: a trigger that is not ours could write unwanted rows.
 pub(super) async fn difference(db: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
     let mut model = SqliteConnection::connect("sqlite::memory:").await?;
     MIGRATIONS.run(&mut model).await?;

@@ -1,4 +1,4 @@
-//! How databases of other schemas are opened. A new migration gets a test here: its step tried on a database with rows.
+//! Tests of opening databases of other schemas. Each new migration gets a test here: its step run on a database with rows.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

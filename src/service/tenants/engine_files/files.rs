@@ -16,23 +16,23 @@ use crate::domain::environment::cdi::{self, CdiDirectory};
 use crate::host::access::{self, PathAccess};
 use crate::host::trust::{Content, Trust};
 
-/// Engines look for specifications of others in theirs; a user who knows a tenant's name passes through the other, and nobody reads the
-/// names.
+/// Mode of both directories: engines read the specifications of other programs in one, and a user who knows a tenant's name passes through
+/// the other, whose names are not secret.
 const DIRECTORY_MODE: u32 = 0o755;
-/// How the names of environment files end, and those of files that are not finished.
+/// Suffixes of the names of environment files, and of unfinished files.
 const ENVIRONMENT: &str = ".env";
 const UNFINISHED: &str = ".new";
 
-/// What the files should say; nothing by default.
+/// Contents that the files should have; by default none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct EngineFiles {
-    /// The CDI specification; none where it would have no device.
+    /// The CDI specification; `None` if it would have no device.
     pub(super) specification: Option<String>,
-    /// The tenants that have a device in it.
+    /// The tenants that have a device in the specification.
     pub(super) devices: BTreeSet<TenantName>,
     /// The environment of each tenant, for systemd, and its user.
     pub(super) environments: BTreeMap<TenantName, (u32, String)>,
-    /// The generation of each tenant of which that is.
+    /// The generation of each tenant that its environment reflects.
     pub(super) generations: BTreeMap<TenantName, i64>,
 }
 
@@ -42,16 +42,16 @@ pub(in crate::service) struct EngineFileWriter {
     cdi: Option<CdiDirectory>,
     environments: PathBuf,
     is_closed: Arc<Mutex<bool>>,
-    /// The tenants that have a device in the specification as it was written last, and those that the files have, with their generation.
+    /// The tenants with a device in the specification as last written, and those in the files with their generations.
     listed: watch::Sender<(BTreeSet<TenantName>, BTreeMap<TenantName, i64>)>,
-    /// Wakes the task that keeps the files: a caller waits for them.
+    /// Wakes the task that updates the files, because a caller waits for them.
     requested: Arc<Notify>,
-    /// Counts of the times that they began to be brought up to date, and that they were.
+    /// Numbers of the last update of the files that was begun, and of the last one that was finished.
     passes: watch::Sender<(u64, u64)>,
 }
 
 impl EngineFileWriter {
-    /// Keeps the specification in a directory of specifications, if there is one, and environments in a runtime directory.
+    /// Creates a writer that keeps the specification in a CDI directory, if there is one, and environments in a runtime directory.
     pub(in crate::service) fn new(cdi: Option<CdiDirectory>, runtime_dir: &Path) -> Self {
         Self {
             cdi,
@@ -63,25 +63,25 @@ impl EngineFileWriter {
         }
     }
 
-    /// Makes the files what they should be; gives what could not be done, with the remedy. Blocks.
+    /// Updates the files; returns a message with the remedy for each part that failed. Blocks.
     pub(super) fn keep(&self, files: &EngineFiles) -> Vec<String> {
         let is_closed = self.is_closed.lock().unwrap_or_else(PoisonError::into_inner);
         if *is_closed { Vec::new() } else { self.write(files) }
     }
 
-    /// Removes the files, and writes none from now on: a write that began before has ended then. Blocks.
+    /// Removes the files, and writes none from now on; waits until a write in progress has ended. Blocks.
     pub(super) fn close(&self) -> Vec<String> {
         let mut is_closed = self.is_closed.lock().unwrap_or_else(PoisonError::into_inner);
         *is_closed = true;
         self.write(&EngineFiles::default())
     }
 
-    /// Whether a tenant has a device in the specification.
+    /// Returns true if a tenant has a device in the specification.
     pub(super) fn lists(&self, tenant: &TenantName) -> bool {
         self.listed.borrow().0.contains(tenant)
     }
 
-    /// Has the files brought up to date, and waits until they have this generation of a tenant.
+    /// Requests an update of the files, and waits until they have this generation of a tenant.
     pub(super) async fn await_tenant(&self, tenant: &TenantName, generation: i64, longest: Duration) {
         let is_so = |(_, files): &(BTreeSet<_>, BTreeMap<_, i64>)| {
             files.get(tenant).is_some_and(|kept| *kept >= generation)
@@ -95,7 +95,7 @@ impl EngineFileWriter {
         let _ = timeout(longest, listed.wait_for(is_so)).await;
     }
 
-    /// Has the files brought up to date, and waits until they are.
+    /// Requests an update of the files, and waits until it is finished.
     pub(super) async fn await_pass(&self, longest: Duration) {
         let mut passes = self.passes.subscribe();
         let (begun, _) = *passes.borrow();
@@ -103,12 +103,12 @@ impl EngineFileWriter {
         let _ = timeout(longest, passes.wait_for(|(_, done)| *done > begun)).await;
     }
 
-    /// Notes that they begin to be brought up to date, or that they are.
+    /// Records that an update of the files begins, or that it is finished.
     pub(super) fn pass(&self, is_done: bool) {
         self.passes.send_modify(|(begun, done)| if is_done { *done = *begun } else { *begun += 1 });
     }
 
-    /// Waits until a caller wants the files brought up to date.
+    /// Waits until a caller requests an update of the files.
     pub(super) async fn requested(&self) {
         self.requested.notified().await;
     }

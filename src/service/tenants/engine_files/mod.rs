@@ -1,9 +1,9 @@
-//! What container engines and systemd read of the tenants: one CDI specification for the host, and for each tenant a file with its
-//! environment. Both are kept true for as long as the manager runs.
+//! Files about tenants for container engines and systemd: one CDI specification for the host, and for each tenant a file with its
+//! environment. Both are kept up to date for as long as the manager runs.
 //!
-//! What always holds: a tenant that takes no new processes is in neither, whether its daemon died, is blocked, stopped or cordoned,
-//! or the tenant was deleted; and nothing is in them that no manager keeps true, so they are removed at its start and at its end.
-//! What may be read a moment too late leads to a placeholder (`supervisor/handout`).
+//! Invariants: a tenant that takes no new processes is in neither, whether its daemon died, is blocked, stopped or cordoned, or the tenant
+//! was deleted. The files contain nothing that no manager keeps up to date, so they are removed at its start and at its end. A file that is
+//! read a moment too late leads to a placeholder (`supervisor/handout`).
 
 mod files;
 
@@ -32,12 +32,12 @@ use crate::service::{Backend, ServiceError};
 use crate::store::StoreError;
 use crate::supervisor::ClientDirectory;
 
-/// How long commits are gathered: most change no tenant, and many come at once.
+/// Time for which commits are gathered: most change no tenant, and many come at once.
 const GATHERED: Duration = Duration::from_millis(20);
 /// Longest time for which a caller waits for a tenant's files, which take some milliseconds to write.
 const WRITTEN: Duration = Duration::from_millis(500);
 
-/// What decides about the files and is reported when it changes; the rest is read again at intervals.
+/// Inputs of the files whose changes are reported; the other inputs are read again at intervals.
 #[derive(PartialEq)]
 struct EngineFileSources {
     daemons: Arc<Vec<Daemon>>,
@@ -47,8 +47,8 @@ struct EngineFileSources {
 }
 
 impl Backend {
-    /// Keeps the files true: at each commit, whenever a tenant's socket is handed out or closed, when a caller waits for a device,
-    /// and at intervals, for what nobody reports, as a file that was removed.
+    /// Keeps the files up to date: at each commit, whenever a tenant's socket is handed out or closed, when a caller waits for a device,
+    /// and at intervals, for changes that are not reported, such as the removal of a file.
     pub async fn keep_engine_files(self: Arc<Self>, every: Duration) {
         let mut commits = self.parts.store.committed();
         let mut handouts = self.parts.fleet.context().handouts.changes();
@@ -86,7 +86,7 @@ impl Backend {
         }
     }
 
-    /// Brings the files up to date, unless they are by what was `kept` last.
+    /// Updates the files, unless their inputs are equal to those `kept` last.
     async fn refresh_engine_files(
         &self,
         kept: &mut Option<EngineFileSources>,
@@ -103,13 +103,13 @@ impl Backend {
         Ok(())
     }
 
-    /// Removes the files that an earlier manager left: nothing of them is known to be true yet.
+    /// Removes the files that an earlier manager left: nothing in them is known to be true yet.
     pub async fn withdraw_engine_files(&self) {
         let problems = self.blocking_write(|writer| writer.keep(&EngineFiles::default())).await;
         self.report_engine_files(&problems);
     }
 
-    /// Removes the files for good: nobody keeps them true any longer.
+    /// Removes the files for good: nothing keeps them up to date any longer.
     pub async fn close_engine_files(&self) {
         for problem in self.blocking_write(EngineFileWriter::close).await {
             tracing::error!("{problem}");
@@ -123,19 +123,19 @@ impl Backend {
         }
     }
 
-    /// Waits until the files say what is so by now, as after a daemon's restart, unless none can be written.
+    /// Waits until the files reflect the present state, as after a daemon's restart, unless none can be written.
     pub(in crate::service) async fn await_present_engine_files(&self) {
         if !self.parts.health.has(HostFault::EngineFilesNotWritten) {
             self.engine_files.await_pass(WRITTEN).await;
         }
     }
 
-    /// The CDI device of a tenant, by its qualified name, once it is in the specification; `None` where none is kept.
+    /// Returns the qualified name of a tenant's CDI device, once it is in the specification; `None` if no specification is kept.
     pub(super) fn cdi_device(&self, tenant: &TenantName) -> Option<String> {
         self.engine_files.lists(tenant).then(|| cdi::qualified(tenant.as_str()))
     }
 
-    /// When the next tenant expires of those that the files may have: nothing else reports it.
+    /// Returns the next time at which a tenant of the files expires, since no commit or handout reports that.
     fn next_expiry(&self, kept: Option<&EngineFileSources>) -> Option<Instant> {
         let now = self.parts.clock.unix_ms();
         let later = kept?.tenants.iter().filter_map(|tenant| tenant.spec.expires_at).filter(|at| *at > now);
@@ -152,7 +152,7 @@ impl Backend {
         written.unwrap_or_else(|error| vec![error.to_string()])
     }
 
-    /// Shows what could not be done as a condition of the host, and logs it once.
+    /// Reports the problems as a condition of the host, and logs them once.
     fn report_engine_files(&self, problems: &[String]) {
         let message = problems.join("; ");
         let report = (!problems.is_empty())
@@ -178,7 +178,7 @@ impl Backend {
         })
     }
 
-    /// What the files should say; tenants that `run` and `env` would refuse are left out.
+    /// Computes the contents of the files; tenants that `run` and `env` would refuse are left out.
     async fn engine_files(&self, sources: &EngineFileSources) -> Result<EngineFiles, ServiceError> {
         let EngineFileSources { daemons, tenants, open, .. } = sources;
         let daemon_of = |tenant: &Tenant| daemons.iter().find(|daemon| daemon.name == tenant.spec.daemon);
@@ -231,7 +231,7 @@ impl Backend {
     }
 }
 
-/// A device, unless no container may get the directory.
+/// Builds a CDI device; `None` if no container may get the directory.
 fn device(name: String, view: EnvironmentView) -> Option<CdiDevice> {
     let EnvironmentView { variables, container, .. } = view;
     Some(CdiDevice { name, variables, container: container? })

@@ -24,7 +24,7 @@ pub struct HeldLease {
     pub pid: u32,
     /// When it started, in clock ticks since boot.
     pub start_time: u64,
-    /// How the process is known to be the tenant's.
+    /// Evidence that the process is the tenant's: `own` if it requested the lease itself, `recorded` if an operator named it.
     pub kind: LeaseKind,
     /// Its uid; `null` if it cannot be read.
     pub uid: Option<u32>,
@@ -34,7 +34,7 @@ pub struct HeldLease {
     #[serde(with = "crate::domain::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub granted_at: i64,
-    /// Whether MPS lists the process as a client of the tenant's daemon.
+    /// True if MPS lists the process as a client of the tenant's daemon.
     pub is_client: bool,
 }
 

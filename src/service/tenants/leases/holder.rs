@@ -26,13 +26,13 @@ pub struct LeaseRequest {
     /// another process by now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<u64>,
-    /// Whether the process waits if there is no slot for it: the request is refused at once, and the process has its turn when it
+    /// True if the process waits when there is no slot for it: the request is refused at once, and the process gets its turn when it
     /// repeats the request, as long as it lives and repeats it within five seconds.
     #[serde(default)]
     pub queue: bool,
 }
 
-/// Who requests a lease, as far as the connection proves it.
+/// Caller that requests a lease, as far as the connection proves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseCaller {
     /// A client over TCP.

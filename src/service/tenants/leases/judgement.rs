@@ -1,24 +1,24 @@
-//! What the stored leases mean for a process that asks for one.
+//! Evaluation of the stored leases for a process that requests one.
 
 use crate::domain::TenantName;
 use crate::domain::client::{ClientId, Lease, LeaseKind, LeaseRecord};
 
-/// The stored leases, as a process finds them that asks for one.
+/// The stored leases from the view of a process that requests one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct JudgedLeases {
-    /// The holders of leases of its tenant, with the process itself: one that is already a client needs no other slot.
+    /// The holders of leases of its tenant, including the process itself: one that is already a client needs no other slot.
     pub(super) of_tenant: Vec<ClientId>,
     /// The leases of all other processes.
     pub(super) others: Vec<Lease>,
     /// Holders that have ended.
     pub(super) dead: Vec<ClientId>,
-    /// How it is known that the process is the tenant's: a lease that it took itself stays proven.
+    /// Evidence that the process is the tenant's: once it has taken a lease itself, that stays proven.
     pub(super) kind: LeaseKind,
-    /// Whether an operator records it, or has done so.
+    /// True if an operator records it, or has recorded it before.
     pub(super) by_operator: bool,
 }
 
-/// Judges the leases for a process that asks for one of a tenant; fails with the other tenant that it has one of.
+/// Judges the leases for a process that requests one of a tenant; fails with the other tenant if it holds a lease of another one.
 pub(super) fn judge(
     records: Vec<LeaseRecord>,
     holder: ClientId,

@@ -6,7 +6,7 @@ use crate::host;
 use crate::service::ServiceError;
 use crate::store;
 
-/// Whether the process that a lease was given to still runs.
+/// Returns true if the process to which a lease was granted still runs.
 pub(super) fn is_alive(holder: ClientId) -> bool {
     host::process::is_alive(holder.into())
 }

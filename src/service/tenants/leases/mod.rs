@@ -43,10 +43,10 @@ use crate::service::{Backend, Service, ServiceError};
 use crate::store::{self, TransactionEnd};
 use crate::supervisor::Observed;
 
-/// How often a lease is retried because its tenant changed meanwhile.
+/// Maximum number of attempts at a lease whose tenant changes meanwhile.
 const LEASE_ATTEMPTS: u32 = 5;
 
-/// The right to be a client of a tenant, and what the process needs for it.
+/// The right to be a client of a tenant, with the user and environment that the process needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LeaseView {
     /// The process, with its start time.
@@ -134,7 +134,7 @@ impl Backend {
         Ok(())
     }
 
-    /// `None` if the tenant or its daemon was changed meanwhile: the verified settings and the environment then belong to
+    /// Grants the lease; `None` if the tenant or its daemon was changed meanwhile: the verified settings and the environment then belong to
     /// another spec. Other tenants of the daemon may change.
     async fn lease_unless_changed(
         &self,
@@ -223,7 +223,7 @@ impl Backend {
 
     /// Fails closed: no process is sent to a daemon whose settings were not read back.
     ///
-    /// If its layout is the cause, the error says so.
+    /// The error names the daemon's layout if that is the cause.
     async fn refuse_unless_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), ServiceError> {
         let mut reader = self.parts.store.read().await?;
         refuse_cordoned(&mut reader, &daemon.name, &daemon.spec).await?;

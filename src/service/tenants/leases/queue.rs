@@ -18,9 +18,9 @@ use crate::host;
 /// A process that does not repeat its request loses its turn after this time; `run` repeats it twice a second. One that ends loses it at
 /// once, and one whose request is being decided keeps it.
 const FORGOTTEN: Duration = Duration::from_secs(5);
-/// How long those who waited for an earlier manager have to come back, once the first of them has, before one gets a slot.
+/// Time for which processes that waited for an earlier manager may come back, once the first of them has, before one gets a slot.
 const RETURN: Duration = Duration::from_secs(1);
-/// How long after its start a manager takes older processes for those.
+/// Time after the manager's start during which older processes may have waited for an earlier one.
 const RETURN_EXPECTED: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct WaitingLaunches {
     waiters: Vec<Waiter>,
     /// Processes whose requests are being decided.
     deciding: Vec<ClientId>,
-    /// When the first process came back that had waited for an earlier manager.
+    /// The time at which the first process came back that had waited for an earlier manager.
     first_return: Option<Instant>,
 }
 
@@ -48,7 +48,7 @@ struct WaitingLaunches {
 pub(in crate::service) struct LaunchQueue {
     launches: Mutex<WaitingLaunches>,
     is_alive: fn(ClientId) -> bool,
-    /// When this manager started: as an instant, and as a start time of processes.
+    /// The start of this manager, as an instant and as a start time of processes.
     started: (Instant, u64),
 }
 
@@ -86,8 +86,8 @@ impl LaunchQueue {
         PendingLaunch { queue: self, holder }
     }
 
-    /// Whether a process that wants to wait gets no slot yet, because others that waited before it may still come back after a restart
-    /// of the manager.
+    /// Returns true if a process that wants to wait gets no slot yet, because others that waited before it may still come back after a
+    /// restart of the manager.
     pub(super) fn awaits_return(&self, holder: ClientId) -> bool {
         if !self.may_return(holder) {
             return false;
@@ -95,14 +95,14 @@ impl LaunchQueue {
         self.launches().first_return.get_or_insert_with(Instant::now).elapsed() < RETURN
     }
 
-    /// Whether a process may have waited for an earlier manager.
+    /// Returns true if a process may have waited for an earlier manager.
     fn may_return(&self, holder: ClientId) -> bool {
         let (at, start_time) = self.started;
         holder.start_time < start_time && at.elapsed() < RETURN_EXPECTED
     }
 
-    /// How many processes wait before this one for a slot that it could take, and what the first of them lacks: those of its tenant,
-    /// and those that lack a slot on one of these GPUs.
+    /// Counts the processes that wait before this one for a slot that it could take: those of its tenant, and those that lack a slot on one
+    /// of these GPUs. Returns also the kind of slot that the first of them lacks; `None` if there are none.
     pub(super) fn ahead(
         &self,
         holder: ClientId,
@@ -119,8 +119,8 @@ impl LaunchQueue {
         Some((before.count() + 1, first))
     }
 
-    /// Gives a process its turn after the others, unless it waits already; one that waited for an earlier manager comes before those that
-    /// started after it.
+    /// Adds a process after the others, unless it waits already; one that waited for an earlier manager comes before those that started
+    /// after it.
     pub(super) fn wait(&self, holder: ClientId, tenant: &TenantName, gpus: Vec<GpuUuid>, lacking: Lacking) {
         let returns = self.may_return(holder);
         let mut launches = self.launches();
@@ -136,12 +136,12 @@ impl LaunchQueue {
         }
     }
 
-    /// Takes out a process that got its slot.
+    /// Removes a process that got its slot.
     pub(super) fn leave(&self, holder: ClientId) {
         self.launches().waiters.retain(|one| one.holder != holder);
     }
 
-    /// How many processes of a tenant wait.
+    /// Counts the waiting processes of a tenant.
     pub(in crate::service) fn count(&self, tenant: &TenantName) -> u64 {
         let launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
         let own = launches
@@ -151,7 +151,7 @@ impl LaunchQueue {
         u64::try_from(own.count()).unwrap_or(u64::MAX)
     }
 
-    /// How many processes of each tenant wait.
+    /// Counts the waiting processes of each tenant.
     pub(in crate::service) fn counts(&self) -> BTreeMap<TenantName, u64> {
         let mut counts = BTreeMap::new();
         for waiter in &self.launches().waiters {
