@@ -13,11 +13,11 @@ use crate::service::daemons::DaemonView;
 use crate::service::daemons::lost::{LostDaemonAdoption, LostDaemonView};
 
 const PATH: &str = "/api/v1/foreign-daemons/adopt-lost";
-/// How long adopted daemons may take to be ready, together.
+/// Time within which all adopted daemons must be ready.
 const READY: Duration = Duration::from_secs(60);
 const NONE: &str = "No daemon of this manager runs that its database does not know.";
 
-/// Exit 0: all were adopted and are ready, or there was none. 1: some were not, or the answer was no.
+/// Adopts the lost daemons. Exit 0: all were adopted and are ready, or there was none. 1: some were not, or the answer was no.
 pub(super) async fn run(client: &Client, yes: bool, format: OutputFormat) -> Result<ExitCode, ClientError> {
     let is_table = matches!(format, OutputFormat::Table | OutputFormat::Wide);
     if !yes {
@@ -81,7 +81,7 @@ fn print(done: &LostDaemonAdoption, format: OutputFormat) {
     }
 }
 
-/// Waits until a daemon is ready; the reason where it is not by then, or something blocks it.
+/// Waits until a daemon is ready; returns the reason if it is not ready in time, or if something blocks it.
 async fn ready(
     client: &Client,
     adopted: &LostDaemonView,
@@ -111,7 +111,7 @@ fn described(daemon: &LostDaemonView) -> String {
     format!("{} (process {}, {gpus}, {clients}){reason}", daemon.name, daemon.process.pid)
 }
 
-/// Asks on the terminal; without one, `--yes` is the answer that was not given.
+/// Asks on the terminal; without a terminal this is an error that asks for `--yes`.
 fn confirmed() -> Result<bool, ClientError> {
     if !std::io::stdin().is_terminal() {
         return Err(ClientError::Address(

@@ -23,11 +23,11 @@ use crate::host::systemd;
 
 /// The unit of a host without the package.
 const UNIT: &str = include_str!("../../deploy/mps-manager.service");
-/// Where that unit expects this program.
+/// Path at which that unit expects this program.
 const EXPECTED: &str = "/usr/local/bin/mps-manager";
-/// Where a package puts it.
+/// Path at which a package installs this program.
 const PACKAGED: &str = "/usr/bin/mps-manager";
-/// Where a package or an administrator puts units.
+/// Directories in which a package or an administrator puts units.
 const UNITS: [&str; 3] = ["etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
 const SERVICE: &str = "mps-manager.service";
 const DROP_IN: &str = "etc/systemd/system/mps-manager.service.d/50-host-file.conf";
@@ -39,7 +39,7 @@ const WANTS: &str = "etc/systemd/system/multi-user.target.wants";
   mps-manager bootstrap --concurrency 8 --pinned-memory-limit 0=8G,1=16G --uid 1000
   mps-manager bootstrap --concurrency 4 --gpus 0,1 --root /mnt/image")]
 pub(super) struct BootstrapArgs {
-    /// How many processes share each GPU
+    /// Number of processes that share each GPU
     #[arg(long, value_name = "N", allow_negative_numbers = true,
         value_parser = clap::value_parser!(u32).range(1..=60))]
     concurrency: u32,
@@ -96,7 +96,7 @@ pub(super) fn run(args: &BootstrapArgs) -> Result<ExitCode, String> {
     };
     let starts = with_host_file(&text, applied)
         .ok_or_else(|| format!("{} has no ExecStart= that serves: write one yourself", unit.display()))?;
-    // Whatever is refused was refused above, before anything is written.
+    // Everything that can be refused was refused above, before anything is written.
     if is_new {
         write(&place, &written)?;
     }
@@ -136,7 +136,7 @@ fn stays_inside(root: &Path, path: &Path) -> Result<(), String> {
     ))
 }
 
-/// A path as it stands in a unit; one that systemd would read as something else is refused.
+/// Returns a path as text for a unit; a path that systemd would read differently is refused.
 fn in_unit(path: &Path) -> Result<&str, String> {
     let is_plain = |character: char| character.is_alphanumeric() || "/._-+@:,=~".contains(character);
     path.to_str().filter(|text| text.chars().all(is_plain)).ok_or_else(|| {
@@ -147,7 +147,7 @@ fn in_unit(path: &Path) -> Result<&str, String> {
     })
 }
 
-/// Whether the host file is missing, or says otherwise and is to be replaced.
+/// Returns true if the host file must be written: it is missing, or it differs and `force` is given. Differing without `force` is an error.
 fn is_to_be_written(place: &Path, written: &str, force: bool) -> Result<bool, String> {
     match fs::read_to_string(place) {
         Ok(before) if before == written => Ok(false),
@@ -344,7 +344,7 @@ fn systemctl(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Says what was made, and what processes need.
+/// Prints what was created, and how processes use it.
 fn report(args: &BootstrapArgs, gpus: &[u32], place: &Path) {
     let percentage = args.active_thread_percentage.unwrap_or_else(|| share(args.concurrency));
     let memory = args

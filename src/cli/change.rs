@@ -17,12 +17,12 @@ use crate::domain::DeviceMemoryLimit;
 pub(super) struct SpecFields {
     set: Vec<(&'static [&'static str], Value)>,
     unset: Vec<&'static [&'static str]>,
-    /// Whether every other field gets its default.
+    /// True if every other field gets its default.
     is_exact: bool,
 }
 
 impl SpecFields {
-    /// All that a spec says: what is not set gets its default, whatever it was before.
+    /// Creates the fields of a whole spec: a field that is not set gets its default, whatever its value was before.
     pub(super) fn exactly() -> Self {
         Self { is_exact: true, ..Self::default() }
     }
@@ -45,7 +45,7 @@ impl SpecFields {
         self
     }
 
-    /// The fields that are set, with their values in a spec that the server answered.
+    /// Describes the fields that are set, with their values in a spec that the server returned.
     fn understood(&self, spec: &Value) -> Vec<String> {
         let found = self.set.iter().filter_map(|(path, _)| {
             let value = path.iter().try_fold(spec, |at, name| at.get(*name))?;
@@ -76,7 +76,7 @@ impl SpecFields {
     }
 }
 
-/// What a change did, or would do.
+/// Effect of a change, or of its dry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpecChange {
     Created,
@@ -85,7 +85,7 @@ pub(super) enum SpecChange {
 }
 
 impl SpecChange {
-    /// In a sentence about what was changed.
+    /// Returns the predicate of a sentence whose subject is the changed object, as `was created`.
     pub(super) fn words(self, dry_run: bool) -> &'static str {
         match (self, dry_run) {
             (Self::Created, false) => "was created",
@@ -103,23 +103,24 @@ pub(super) struct SpecAnswer {
     pub(super) made: SpecChange,
     /// The fields that change, in words.
     changes: Vec<String>,
-    /// What the server answered.
+    /// Object that the server returned.
     pub(super) view: Value,
 }
 
 impl SpecAnswer {
-    /// In a sentence about what was changed, with the changes.
+    /// Returns the predicate of a sentence whose subject is the changed object, followed by the changed fields.
     pub(super) fn words(&self, dry_run: bool) -> String {
         let made = self.made.words(dry_run);
         if self.changes.is_empty() { made.to_owned() } else { format!("{made}: {}", self.changes.join(", ")) }
     }
 }
 
-/// How often a change is tried again that another one preceded.
+/// Number of times that a change is tried again after another caller's change came first.
 const TRIES: u32 = 5;
 
-/// Changes these fields of what is at this path, or creates it from `new`, and waits so long for the effect; exact fields replace it by `new` with them, after the question
-/// whether it may lose what it has beside them.
+/// Changes fields of the object at a path, or creates it from `new`; the server waits up to `wait` for the effect.
+///
+/// Exact fields replace the object by `new` with these fields. If it would lose other settings, the user is asked first.
 pub(super) async fn change(
     client: &Client,
     path: &str,
@@ -162,7 +163,7 @@ pub(super) async fn change(
                 let changes = with_indices(client, changes).await;
                 return Ok(SpecAnswer { made, changes, view });
             }
-            // Another caller changed it in between: that change is read, and kept.
+            // Another caller changed it in between: the object is read again, so that the other change is kept.
             Err(ClientError::Refused(problem))
                 if problem.status == StatusCode::PRECONDITION_FAILED.as_u16() && tries < TRIES =>
             {
@@ -173,7 +174,7 @@ pub(super) async fn change(
     }
 }
 
-/// Of changes, those that leave a default.
+/// Selects the changes after which a field has its default, or no value.
 fn lost(changes: &[String]) -> String {
     let is_lost = |change: &&String| {
         ["(default)", "(none)", "none"].iter().any(|end| change.ends_with(&format!("-> {end}")))
@@ -181,7 +182,7 @@ fn lost(changes: &[String]) -> String {
     changes.iter().filter(is_lost).cloned().collect::<Vec<_>>().join(", ")
 }
 
-/// Changes that name GPUs by index too, where the host lists them.
+/// Adds the index of each GPU that changes name by UUID, where the host lists it.
 async fn with_indices(client: &Client, changes: Vec<String>) -> Vec<String> {
     if !changes.iter().any(|change| change.contains("GPU-")) {
         return changes;

@@ -28,7 +28,7 @@ use crate::service::tenants::clients::ClientView;
 
 /// The longest that a completion waits for the server.
 const PATIENCE: Duration = Duration::from_millis(700);
-/// How many are offered of what grows without end.
+/// Number of candidates from a list that grows without end, such as that of operations.
 const LATEST: usize = 50;
 /// The variable by which a shell asks for completions.
 const VARIABLE: &str = "MPS_MANAGER_COMPLETE";
@@ -61,7 +61,7 @@ pub(super) fn print_script(shell: CompletedShell) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What each item of a list is called, with a word about it.
+/// Returns a candidate for each item of a list: its name, with a word of help.
 fn candidates<T: DeserializeOwned>(path: &str, of: fn(T) -> (String, String)) -> Vec<CompletionCandidate> {
     offered(&async |client: &Client| all::<T>(client, path).await, of)
 }
@@ -83,7 +83,7 @@ fn offered<T>(
     items.into_iter().map(candidate).collect()
 }
 
-/// The same of a list that grows, as far as one wants to choose from it.
+/// Returns candidates for the [`LATEST`] newest items of a list that grows without end.
 fn latest<T: DeserializeOwned>(path: &str, of: fn(T) -> (String, String)) -> Vec<CompletionCandidate> {
     offered(&async |client: &Client| newest::<T>(client, path, LATEST).await, of)
 }

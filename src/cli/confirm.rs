@@ -9,7 +9,7 @@ use crate::domain::count::counted;
 use crate::domain::printable::printable_lines;
 use crate::service::tenants::clients::ClientView;
 
-/// Whether to ask.
+/// Option that answers questions in advance.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct ConfirmArgs {
     /// Do not ask; without a terminal there is no question
@@ -18,10 +18,10 @@ pub(super) struct ConfirmArgs {
 }
 
 impl ConfirmArgs {
-    /// For a command that never asks.
+    /// Value for a command that never asks.
     pub(super) const NEVER: Self = Self { yes: true };
 
-    /// Whether a question would be asked.
+    /// Returns true if a question would be asked: there is a terminal, and no `--yes`.
     pub(super) fn asks(self) -> bool {
         !self.yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
     }
@@ -58,7 +58,7 @@ impl ConfirmArgs {
     }
 }
 
-/// What the clients of these owners would lose.
+/// Returns a sentence that says how many clients of these owners would lose their work.
 fn lost_work(clients: usize, owners: &str) -> String {
     let whose = if clients == 1 { "its" } else { "their" };
     format!("{} of {owners} would lose {whose} work.", counted(clients, "client"))

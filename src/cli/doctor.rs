@@ -21,7 +21,7 @@ use crate::config::{self, Config};
 use crate::domain::checkup::{CheckVerdict, Checkup};
 use crate::service::daemons::DaemonView;
 
-/// How long a manager may take to say how its daemons are.
+/// Time within which a manager must report on its daemons.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The width of the column of outcomes.
 const STATUS: usize = 7;
@@ -102,7 +102,7 @@ pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
     Ok(if checkup.is_well() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
 
-/// What the manager that serves says of its daemons; `None` where none serves.
+/// Asks the running manager for the conditions of its daemons; `None` if nothing listens at its socket.
 async fn report(config: &Config) -> Option<DaemonReport> {
     let socket = config.socket();
     UnixStream::connect(&socket).ok()?;

@@ -40,9 +40,9 @@ pub(super) struct EnvironmentArgs {
 enum EnvFormat {
     /// Lines for a shell
     Sh,
-    /// What the API answered
+    /// The server's answer
     Json,
-    /// The same as YAML
+    /// The server's answer as YAML
     Yaml,
     /// Options of `docker run`
     Docker,
@@ -130,7 +130,8 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says which GPUs no engine of this host would find. Where the tenant's directory is not, neither are its containers.
+/// Prints which GPUs no container engine of this host would find. Prints nothing without the tenant's directory: its containers run on
+/// another host.
 fn remark_unresolved(container: &ContainerAccess) {
     if !Path::new(&container.mount).exists() {
         return;

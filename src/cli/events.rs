@@ -31,7 +31,7 @@ pub(super) struct EventsArgs {
     /// Follow new events, also over restarts of the manager
     #[arg(short, long)]
     follow: bool,
-    /// How many of the last events to print first
+    /// Number of the last events to print first
     #[arg(short = 'n', long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=1000))]
     last: u32,
     /// Only events of these types, for example client.,daemon.died
@@ -158,11 +158,11 @@ fn print(event: &Event, format: OutputFormat, table: &EventTable) {
 #[derive(Debug)]
 struct EventTable {
     is_wide: bool,
-    /// Which columns there is room for, and how wide each is.
+    /// Width of each column; `None` for one that there is no room for.
     widths: [Option<usize>; 5],
 }
 
-/// The least room for a message; where there is less, another column goes.
+/// Smallest width for messages; another column is left out before they get less.
 const MESSAGE: usize = 30;
 
 impl EventTable {

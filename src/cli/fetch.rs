@@ -12,7 +12,7 @@ use crate::service::daemons::DaemonView;
 use crate::service::host::GpuView;
 use crate::service::tenants::TenantView;
 
-/// What stands in a path as it is.
+/// Characters that are escaped in a path or a query: all but letters, digits, `-`, `_`, `.` and `:`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b':');
 
 /// A value as a part of a path or a query.
@@ -46,7 +46,7 @@ pub(super) async fn newest<T: DeserializeOwned>(
     client.list(path, most).await
 }
 
-/// Reads a list that has no pages, as that of GPUs.
+/// Reads a list without pages, such as that of GPUs.
 pub(super) async fn whole<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Vec<T>, ClientError> {
     Ok(client.get::<List<T>>(path).await?.items)
 }
@@ -138,19 +138,19 @@ impl GpuNames {
             .map_or_else(|| uuid.to_string(), |index| format!("GPU {index}{missing}"))
     }
 
-    /// The same with its UUID: `GPU 0 (GPU-514466a0-…)`.
+    /// Names a GPU by index and UUID, as `GPU 0 (GPU-514466a0-…)`, or by its UUID alone if the index is not known.
     pub(super) fn full_name(&self, uuid: &GpuUuid) -> String {
         let index = self.find(uuid).and_then(|gpu| gpu.index);
         index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index} ({uuid})"))
     }
 
-    /// A text with full names in the place of UUIDs.
+    /// Replaces each UUID in a text by the full name of its GPU.
     pub(super) fn in_text(&self, text: &str) -> String {
         let named = |text: String, gpu: &GpuView| text.replace(gpu.uuid.as_str(), &self.full_name(&gpu.uuid));
         self.0.iter().fold(text.to_owned(), named)
     }
 
-    /// What is known of a GPU.
+    /// Returns the GPU with this UUID, if the host lists it.
     pub(super) fn find(&self, uuid: &GpuUuid) -> Option<&GpuView> {
         self.0.iter().find(|gpu| gpu.uuid == *uuid)
     }

@@ -1,4 +1,4 @@
-//! Several hosts at once: which ones, how each is reached, and what came of a request to each.
+//! Several hosts at once: their names, a connection to each, and the result of a request to each.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -78,11 +78,11 @@ impl FleetHost {
     }
 }
 
-/// What came of a request to each host, in the order of the hosts.
+/// Results of a request to several hosts, each with the host's name, in the order of the hosts.
 pub(super) type HostResults<T> = Vec<(String, Result<T, ClientError>)>;
 
 impl FleetArgs {
-    /// Whether hosts were named; else the command is about one server.
+    /// Returns true if hosts were named; otherwise the command is about one server.
     pub(super) fn is_given(&self) -> bool {
         !self.hosts.is_empty()
             || self.hosts_file.is_some()
@@ -91,7 +91,7 @@ impl FleetArgs {
             || self.kubernetes.is_some()
     }
 
-    /// The client of a host that is named beside these, as one that a layout comes from.
+    /// Creates a client for a host at this address, which may also be another than these hosts, such as the source of a layout.
     pub(super) fn client_of(
         &self,
         host: &HostAddress,
@@ -102,7 +102,7 @@ impl FleetArgs {
             let trusted = config::trusted_managers().map_err(ClientError::Address)?;
             return Client::over_socket(&config::socket_in(Path::new(name)), trusted);
         }
-        // A token that goes over a network goes over TLS, unless the caller writes http:// himself.
+        // A token that goes over a network goes over TLS, unless the caller writes http://.
         let scheme = if ca_file.is_none() && is_loopback(name) { "http" } else { "https" };
         let url = if name.contains("://") {
             name.clone()
@@ -122,7 +122,7 @@ impl FleetArgs {
         Client::over_url(&url, token, ca_file)
     }
 
-    /// Asks each of these hosts, by its name and client, at most as many at once as the caller allows.
+    /// Sends a request to each host, given its name and client; at most as many at once as the caller allows.
     pub(super) async fn ask_each<T, A: Future<Output = Result<T, ClientError>>>(
         &self,
         hosts: &[FleetHost],
@@ -156,8 +156,9 @@ impl FleetArgs {
         results
     }
 
-    /// The hosts, found once: programs and files may name others a moment later. A token file for none of them, nor of those
-    /// `beside` them, is refused.
+    /// Finds the hosts, once per command: programs and files may name others a moment later.
+    ///
+    /// A token file is refused if its host is neither among them nor among those `beside` them.
     pub(super) fn hosts(&self, beside: &[&HostAddress]) -> Result<Vec<FleetHost>, ClientError> {
         let hosts = self.all().map_err(ClientError::Address)?;
         let is_known = |name: &str| {
@@ -171,7 +172,7 @@ impl FleetArgs {
         }
     }
 
-    /// The hosts, each once, in the order of the options.
+    /// Finds the hosts, each once: those of `--hosts`, of the file, of Slurm, of Kubernetes, and the saved contexts.
     fn all(&self) -> Result<Vec<FleetHost>, String> {
         let mut hosts: Vec<FleetHost> = self.hosts.iter().cloned().map(FleetHost::Address).collect();
         let mut names = Vec::new();
@@ -213,13 +214,13 @@ impl FleetArgs {
     }
 }
 
-/// Whether an address without a scheme is of this machine.
+/// Returns true if an address without a scheme is one of this machine.
 fn is_loopback(name: &str) -> bool {
     let host = name.rsplit_once(':').map_or(name, |(host, _)| host).trim_matches(['[', ']']);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The words at the beginnings of lines, without comments.
+/// Returns the trimmed lines that are not empty, without comments.
 fn listed(text: &str) -> Vec<String> {
     let of_line = |line: &str| {
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -228,7 +229,7 @@ fn listed(text: &str) -> Vec<String> {
     text.lines().filter_map(of_line).collect()
 }
 
-/// What another program prints.
+/// Runs another program and returns its output; an error if it cannot be run or fails.
 fn output_of(program: &str, arguments: &[&str]) -> Result<String, String> {
     let command = || format!("{program} {}", arguments.join(" "));
     let output = Command::new(program)

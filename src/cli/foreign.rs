@@ -34,7 +34,7 @@ pub(super) enum ForeignCommand {
     },
 }
 
-/// How they are listed, also by `status`.
+/// Layout of the list of foreign daemons, also in `status`.
 pub(super) const LAYOUT: ListLayout<ForeignDaemonView> = ListLayout {
     noun: "foreign control daemons",
     name: |daemon| daemon.id.to_string(),

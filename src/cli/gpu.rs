@@ -53,7 +53,7 @@ pub(super) enum GpuCommand {
     },
 }
 
-/// How GPUs are listed, also by `status`.
+/// Layout of the list of GPUs, also in `status`.
 pub(super) const LAYOUT: ListLayout<GpuView> = ListLayout {
     noun: "GPUs",
     name: |gpu| gpu.uuid.to_string(),
@@ -74,12 +74,12 @@ pub(super) const LAYOUT: ListLayout<GpuView> = ListLayout {
     ],
 };
 
-/// The index of a GPU, or the PCI address of a missing one whose index another GPU has now.
+/// Returns the index of a GPU, or the PCI address of a missing GPU whose index another one has now.
 fn index_or_address(gpu: &GpuView) -> Option<String> {
     gpu.index.map(|index| index.to_string()).or(gpu.pci_bus_id.clone())
 }
 
-/// Memory in use, of how much.
+/// Returns the memory in use out of the total, as `2 GiB of 141 GiB`; `?` stands for an unknown amount.
 pub(super) fn memory(gpu: &GpuView) -> String {
     let shown = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), |bytes| Bytes(bytes).to_string());
     match gpu.memory_total {
@@ -88,7 +88,7 @@ pub(super) fn memory(gpu: &GpuView) -> String {
     }
 }
 
-/// What memory limits add up to, of how much they may.
+/// Returns the sum of the memory limits, out of the most that it may be if that is known.
 pub(super) fn limits(gpu: &GpuView) -> String {
     let sum = Bytes(gpu.memory_limits);
     gpu.memory_capacity.map_or_else(|| sum.to_string(), |capacity| format!("{sum} of {}", Bytes(capacity)))

@@ -18,7 +18,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Other", &["completions", "openapi", "cuda-probe", "sim", "version"]),
 ];
 
-/// The same command, whose help lists its commands in groups.
+/// Changes the help of a command so that it lists the subcommands in groups.
 pub(super) fn in_groups(command: Command) -> Command {
     let (heading, name) = (*command.get_styles().get_header(), *command.get_styles().get_literal());
     let width = command.get_subcommands().map(|one| one.get_name().len()).max().unwrap_or(0);
@@ -37,7 +37,7 @@ pub(super) fn in_groups(command: Command) -> Command {
     ))
 }
 
-/// What a command does, without its exit codes, and its other names.
+/// Returns the summary of a command, without its exit codes, and its aliases.
 fn summary(command: &Command) -> String {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let mut summary = about.split(';').next().unwrap_or_default().to_owned();

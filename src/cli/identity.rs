@@ -19,7 +19,7 @@ pub(super) async fn login_url(call: &CallArgs) -> Result<ExitCode, ClientError> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who the server takes the caller for.
+/// Prints the identity of the caller as the server sees it, with its grant.
 pub(super) async fn whoami(call: &CallArgs) -> Result<ExitCode, ClientError> {
     let who: WhoamiView = call.client()?.get("/api/v1/whoami").await?;
     let sentence = format!("{}: {} (from {})", who.subject, who.grant, who.origin);

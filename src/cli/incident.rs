@@ -68,7 +68,7 @@ pub(super) enum IncidentCommand {
         #[arg(value_name = "ID", required = true, value_parser = incident_id,
             add = ArgValueCandidates::new(completion::incidents))]
         ids: Vec<i64>,
-        /// What was found or done
+        /// Note on the cause or the remedy
         #[arg(long)]
         note: Option<String>,
         #[command(flatten)]
@@ -121,7 +121,7 @@ pub(super) fn run(command: IncidentCommand) -> Result<ExitCode, String> {
     })
 }
 
-/// Acknowledges one after another, also after one that is refused; the worst exit code counts.
+/// Acknowledges incidents one after another, and goes on after a refusal; returns the worst exit code.
 async fn acknowledge(call: &CallArgs, ids: &[i64], note: Option<String>) -> Result<ExitCode, ClientError> {
     let client = call.client()?;
     let request = AcknowledgeRequest { note };
@@ -149,13 +149,14 @@ async fn acknowledge(call: &CallArgs, ids: &[i64], note: Option<String>) -> Resu
     Ok(worst.map_or(ExitCode::SUCCESS, ExitCode::from))
 }
 
-/// Whether one of them is open.
+/// Returns true if any of the incidents is open.
 pub(super) fn has_open(incidents: &[IncidentView]) -> bool {
     incidents.iter().any(|incident| incident.state == IncidentState::Open)
 }
 
-/// Adds a line for each incident that is open, or that recovered within the last hour and nobody acknowledged; other formats than
-/// tables do not show it, and ask for none.
+/// Adds a line for each incident that is open, or that recovered within the last hour and was not acknowledged.
+///
+/// In formats other than tables it adds nothing and sends no request.
 pub(super) async fn with_current(
     details: DetailsTable,
     format: OutputFormat,
@@ -220,7 +221,8 @@ fn print(call: &CallArgs, incident: &IncidentView, names: &GpuNames) {
     details.print(call.format(), &incident.id.to_string(), incident);
 }
 
-/// When it recovered, and how long that took since it was opened last; or when it happened last, where it is over each time at once.
+/// Returns the label and the text for the end of an incident: the time of its recovery, with the time since it was opened last; or the
+/// time at which it happened last, for incidents that are over at once.
 fn ending(opened_at: i64, at: i64, ms: Option<i64>) -> (&'static str, String) {
     let when = rfc3339::format(at);
     match ms {
@@ -233,7 +235,7 @@ fn ending(opened_at: i64, at: i64, ms: Option<i64>) -> (&'static str, String) {
     }
 }
 
-/// A process that an incident is about, and what it is to it.
+/// Describes a process that an incident is about, and its relation to the incident.
 fn suspected(
     kind: IncidentKind,
     suspect: &Suspect,
@@ -253,7 +255,7 @@ fn suspected(
     }
 }
 
-/// What is known of a client at the time at which it lost its work.
+/// Describes a client as it was when it lost its work: program, user, memory and age, as far as they are known.
 fn at_loss(ranked: &RankedClient, opened_at: i64) -> String {
     let client = &ranked.client;
     let facts = [

@@ -20,7 +20,7 @@ pub(super) struct KubeletPluginArgs {
     options: KubeletPluginOptions,
     #[command(flatten)]
     server: ServerArgs,
-    /// How the log is written: text or json
+    /// Format of the log: text or json
     #[arg(long, value_name = "FORMAT", value_enum, hide_possible_values = true, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }

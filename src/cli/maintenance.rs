@@ -37,10 +37,10 @@ pub(super) enum MaintenanceCommand {
         /// A GPU, by index or UUID; may be repeated; by default all
         #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = ArgValueCandidates::new(completion::gpus))]
         gpus: Vec<String>,
-        /// How long clients may take to end, for example 1h
+        /// Time for clients to end, for example 1h
         #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_seconds::<u32>)]
         timeout: u32,
-        /// What to do with clients that are left then
+        /// Action on clients that are left after the timeout
         #[arg(long, value_enum, default_value_t = TimeoutAction::Fail)]
         on_timeout: TimeoutAction,
         #[command(flatten)]
@@ -121,7 +121,7 @@ pub(super) fn run(command: MaintenanceCommand) -> Result<ExitCode, String> {
     })
 }
 
-/// Who has the driver open and is neither this manager's nor a client of its daemons.
+/// Finds the processes that have the driver open but belong neither to this manager nor to the clients of its daemons: no drain ends them.
 async fn no_drain_ends(client: &Client) -> Result<Vec<DeviceHolder>, ClientError> {
     let view: MaintenanceView = client.get(MAINTENANCE).await?;
     let clients: Vec<ClientView> = all(client, "/api/v1/clients").await?;
@@ -129,7 +129,7 @@ async fn no_drain_ends(client: &Client) -> Result<Vec<DeviceHolder>, ClientError
     Ok(view.holders.into_iter().flatten().filter(is_other).collect())
 }
 
-/// How the daemons are after maintenance, of which these are cordoned.
+/// Returns a clause about the daemons after maintenance: that they are ready, and which of them are still cordoned.
 fn ready_words(cordoned: &[&str]) -> String {
     match cordoned {
         [] => "the daemons are ready".to_owned(),

@@ -354,7 +354,7 @@ fn parsed(words: &[OsString]) -> Result<Cli, clap::Error> {
     cli.map_err(|error| suggestions::with_safe_ones(error, &Cli::command(), words))
 }
 
-/// When help and errors about arguments are coloured, which are printed before the arguments are known.
+/// Decides on colours for help and for errors about arguments, which are printed before the arguments are parsed.
 fn help_colour(words: impl IntoIterator<Item = OsString>) -> clap::ColorChoice {
     let words: Vec<String> = words
         .into_iter()

@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::domain::count::counted;
 use crate::host::own_directory::OwnDirectory;
 
-/// What is recorded, or read.
+/// File to write or read, and the GPU to record.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   mps-manager record l40s.json --gpu 0

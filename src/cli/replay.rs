@@ -1,4 +1,4 @@
-//! `mps-manager replay`: what came of replays.
+//! `mps-manager replay`: replays and their results.
 
 use std::process::ExitCode;
 
@@ -58,7 +58,7 @@ const LAYOUT: ListLayout<Replay> = ListLayout {
     ],
 };
 
-/// How many IDs are as recorded, of how many.
+/// Returns the number of IDs that are as recorded, out of all, as `3/4`; `-` for a first replay, which has none to compare with.
 pub(super) fn ids(replay: &Replay) -> String {
     let (same, expected) = replay.identical_steps();
     match replay.verdict {

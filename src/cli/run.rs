@@ -46,7 +46,7 @@ pub(super) struct RunArgs {
     server: ServerArgs,
 }
 
-/// What `--wait` means without a duration.
+/// Duration of `--wait` without a value: a hundred years.
 const FOREVER: &str = "36500d";
 /// The pause until a waiting process asks again.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -54,12 +54,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Variables of the caller that the command must not get.
 const SECRETS: [&str; 1] = ["MPS_MANAGER_TOKEN"];
 
-/// Takes the lease, and waits for a slot if that is wanted and there is none. A wait survives a restart of the manager or of the daemon.
+/// Takes the lease, and waits for a slot if none is free and `wait` is given. A wait survives a restart of the manager or of the daemon.
 async fn lease(client: &Client, path: &str, wait: Option<Duration>) -> Result<LeaseView, ClientError> {
     let began = Instant::now();
     let mut is_announced = false;
     loop {
-        // Without a process ID, which the kernel reports to the manager: in a container it differs from the one on the host.
+        // The request has no process ID, as the kernel reports that to the manager: in a container it differs from the one on the host.
         let request = LeaseRequest { queue: wait.is_some(), ..LeaseRequest::default() };
         let answer = client.post(path, &request).await;
         let Err(error) = answer else { return answer };
@@ -75,7 +75,7 @@ async fn lease(client: &Client, path: &str, wait: Option<Duration>) -> Result<Le
     }
 }
 
-/// What is said when a wait ends without a lease.
+/// Returns the message for a wait that ended without a lease.
 fn given_up(wait: Duration, error: &ClientError) -> String {
     let seconds = wait.as_secs_f64();
     match error {

@@ -53,7 +53,7 @@ pub(super) struct Serve {
 }
 
 impl Serve {
-    /// The same, with relative paths resolved against a directory.
+    /// Resolves relative paths against a directory.
     pub(super) fn within(mut self, directory: Option<&Path>) -> Self {
         let Some(directory) = directory else { return self };
         let paths = [
@@ -69,7 +69,7 @@ impl Serve {
         self
     }
 
-    /// The file's configuration with the command line's options.
+    /// Reads the configuration file, and applies the options of the command line to it.
     pub(super) fn config(self) -> Result<Config, ConfigError> {
         let mut config = self.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path))?;
         config.listen = self.listen.unwrap_or(config.listen);

@@ -1,4 +1,4 @@
-//! How a command reaches the server, and how its outcome becomes an exit code.
+//! Connection of a command to the server, and the exit code for its outcome.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ const CONFLICT: u16 = 409;
 /// The heading of these options in `--help`, which stands last.
 const CONNECTION: &str = "Connection";
 
-/// How to reach the server.
+/// Options that select the server.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct ServerArgs {
     /// A saved context (`mps-manager context add`) [env: `MPS_MANAGER_CONTEXT`]
@@ -37,7 +37,7 @@ pub(super) struct ServerArgs {
     pub(super) runtime_dir: Option<PathBuf>,
 }
 
-/// What nearly every command takes.
+/// Options of nearly every command.
 #[derive(Debug, Clone, Args)]
 pub(super) struct CallArgs {
     #[command(flatten)]
@@ -52,39 +52,39 @@ impl CallArgs {
         self.server.client()
     }
 
-    /// How the result is printed.
+    /// Returns the format in which the result is printed.
     pub(super) fn format(&self) -> OutputFormat {
         self.output.format
     }
 }
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum CallTarget {
     Url { url: String, token: Option<String>, ca_file: Option<PathBuf> },
     Socket(PathBuf),
 }
 
-/// The variable for an option; an empty one counts as unset.
+/// Reads the environment variable of an option; an empty one counts as unset.
 ///
-/// Not read by clap, whose usage in error messages shows options with a variable as if they were required.
+/// It is not read by clap, whose usage in error messages shows options with a variable as if they were required.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// The same as text.
+/// Reads the environment variable of an option as text; bytes that are not UTF-8 are replaced.
 fn text_variable(name: &str) -> Option<String> {
     variable(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// The directory of the socket.
+/// Returns the runtime directory: the given one, or that of the environment, or the default.
 pub(super) fn runtime_dir(given: Option<PathBuf>) -> PathBuf {
     let of_environment = || variable("MPS_MANAGER_RUNTIME_DIR").map(PathBuf::from);
     given.or_else(of_environment).unwrap_or_else(config::default_runtime_dir)
 }
 
 impl ServerArgs {
-    /// The certificates to verify a server with.
+    /// Returns the file of certificates to verify a server with, from the option or the environment.
     pub(super) fn ca_file(&self) -> Option<PathBuf> {
         self.ca_file.clone().or_else(|| variable("MPS_MANAGER_CA_FILE").map(PathBuf::from))
     }
@@ -99,7 +99,7 @@ impl ServerArgs {
         }
     }
 
-    /// What the options say, then the environment, then the context in use, then the socket of this host.
+    /// Finds the server's address in the options, then the environment, then the context in use; by default it is the socket of this host.
     fn address(&self) -> Result<CallTarget, String> {
         if let Some(name) = &self.context {
             return self.of_context(Some(name)).map(|found| found.expect("a named context or an error"));
@@ -128,7 +128,7 @@ impl ServerArgs {
         CallTarget::Url { url, token: text_variable("MPS_MANAGER_TOKEN"), ca_file: self.ca_file() }
     }
 
-    /// The address of a saved context, or of the one in use; `None` if none is in use.
+    /// Returns the address of the named context, or without a name of the one in use; `None` if none is in use.
     fn of_context(&self, name: Option<&str>) -> Result<Option<CallTarget>, String> {
         let saved = SavedContexts::read()?;
         let Some(context) = saved.find(name)? else { return Ok(None) };
@@ -147,7 +147,7 @@ impl ServerArgs {
 
 /// Runs a request to the server to completion.
 pub(super) fn ask(question: impl Future<Output = Result<ExitCode, ClientError>>) -> Result<ExitCode, String> {
-    // One type for all verbs: each would get a copy of the runtime's loop.
+    // Boxed, so that all commands share one copy of the runtime's loop.
     let question: Pin<Box<dyn Future<Output = _>>> = Box::pin(question);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -162,7 +162,7 @@ pub(super) fn ask(question: impl Future<Output = Result<ExitCode, ClientError>>)
     })
 }
 
-/// The exit code of a call that failed, the same for every verb: a conflict is not the caller's error.
+/// Returns the exit code of a failed call. It is the same for every command: a conflict is not the caller's error.
 pub(super) fn exit_code(error: &ClientError) -> u8 {
     match error {
         ClientError::Refused(problem) if problem.status == CONFLICT => DIFFERS,

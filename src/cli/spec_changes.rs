@@ -6,7 +6,7 @@ use crate::domain::memory::Bytes;
 
 /// The field whose numbers are bytes.
 const MEMORY_LIMIT: &str = "device_memory_limit";
-/// The field without which a tenant stays.
+/// Field for the expiry of a tenant; without it the tenant stays.
 const EXPIRY: &str = "expires_at";
 
 /// A field with its value, as `memory limit 4 GiB`.
@@ -14,7 +14,7 @@ pub(super) fn described(path: &[&str], value: &Value) -> String {
     format!("{} {}", label(path), shown(path, value))
 }
 
-/// What differs between two specs, as `memory limit 4 GiB -> 8 GiB`.
+/// Returns the differences between two specs, each as `memory limit 4 GiB -> 8 GiB`.
 pub(super) fn differences(before: &Value, after: &Value) -> Vec<String> {
     let mut found = Vec::new();
     collect(&[], before, after, &mut found);

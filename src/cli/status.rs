@@ -58,7 +58,7 @@ pub(super) struct HostSnapshot {
     pub(super) daemons: Vec<DaemonView>,
     pub(super) tenants: Vec<TenantView>,
     foreign_daemons: Vec<ForeignDaemonView>,
-    /// Those that are open, or recent and not acknowledged.
+    /// Incidents that are open, or recent and not acknowledged.
     pub(super) incidents: Vec<IncidentView>,
 }
 
@@ -115,7 +115,7 @@ async fn repeat(
     format: OutputFormat,
 ) -> Infallible {
     loop {
-        // A server that is restarted comes back: the next reading shows it.
+        // A server that is being restarted comes back: the next reading shows it.
         match HostSnapshot::read(client).await {
             Ok(snapshot) => screen.show(|| print(&snapshot, format, true)),
             Err(error) => screen.show(|| line!("the host could not be read: {error}")),
@@ -134,7 +134,8 @@ pub(super) async fn print_once(client: &Client, format: OutputFormat) -> Result<
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
 
-/// Whether a tenant is ready, or not because an operator wanted that; of its daemon, `/readyz` says whether it is in its desired state.
+/// Returns true if a tenant is ready, or if its daemon, a cordon, maintenance or its expiry is the reason that it is not: `/readyz` checks
+/// the daemon, and an operator wanted the others.
 fn is_as_desired(tenant: &TenantView) -> bool {
     ready(&tenant.status.conditions).is_none_or(|ready| {
         ready.status
@@ -148,7 +149,7 @@ fn is_as_desired(tenant: &TenantView) -> bool {
     })
 }
 
-/// Prints a snapshot; of a picture that may be cut, first what must not be.
+/// Prints a snapshot; output that may be cut begins with the incidents and conditions.
 fn print(snapshot: &HostSnapshot, format: OutputFormat, may_be_cut: bool) {
     if format == OutputFormat::Name {
         return line!("{}", snapshot.host.hostname);
@@ -209,14 +210,14 @@ fn print_host(host: &HostView, format: OutputFormat) {
         capacity.unwrap_or_default(),
         host.software()
     );
-    // That the driver is waited for is a condition, too.
+    // Waiting for the driver is also a condition, and is shown as such.
     if let Some(read_only) = host.read_only.as_ref().filter(|read_only| !read_only.waiting_for_driver) {
         line!("\nREAD-ONLY: {}", read_only.reason);
     }
     for condition in &host.conditions {
         line!("\n{}: {}", condition.kind.words(), condition.message);
     }
-    // Without scopes alone nothing is wrong; mounts of its own hide the daemons from clients.
+    // A lack of scopes alone is no fault; private mounts, however, hide the daemons from clients.
     if format == OutputFormat::Wide || host.isolation.private_mounts == Some(true) {
         for remark in &host.isolation.remarks {
             line!("\nIsolation: {remark}");
@@ -231,7 +232,7 @@ fn print_section<T: Serialize>(items: &[T], layout: &ListLayout<T>, format: Outp
     layout.print_rows(items, format);
 }
 
-/// What needs attention in a snapshot, beside its open incidents.
+/// Returns the conditions that need attention, except those that an open incident shows already.
 pub(super) fn attention(snapshot: &HostSnapshot) -> Vec<AttentionItem<'_>> {
     let is_incident = |item: &AttentionItem<'_>| {
         let mut open = snapshot.incidents.iter().filter(|incident| incident.state == IncidentState::Open);
@@ -250,7 +251,7 @@ pub(super) fn attention(snapshot: &HostSnapshot) -> Vec<AttentionItem<'_>> {
     items
 }
 
-/// What it is about: the daemon or the tenants.
+/// Names the subject of an item: the daemon or the tenants.
 pub(super) fn names(item: &AttentionItem<'_>) -> String {
     if item.tenants.is_empty() {
         return item.daemon.to_string();

@@ -1,10 +1,10 @@
-//! What is suggested for a command that does not exist: what the word means elsewhere, or what is spelt nearly so and does no harm.
+//! Suggestions for a command that does not exist: the meaning of the word in other tools, or a similar word that does no harm.
 
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue};
 
-/// Verbs that only show something, or add to what is there; no other is suggested for a word that merely looks like it.
+/// Verbs that only show something, or only add something; no other verb is suggested merely because a word looks like it.
 const HARMLESS: &[&str] = &[
     "list",
     "get",
@@ -40,7 +40,7 @@ const HARMLESS: &[&str] = &[
     "version",
 ];
 
-/// Words of other tools, and the verbs that are meant; the first of these that a noun has is suggested.
+/// Words of other tools, with the verbs that they mean; the first of these that a noun has is suggested.
 const MEANT: &[(&[&str], &[&str])] = &[
     (&["describe", "show", "inspect", "info", "view", "cat", "details"], &["get", "show", "list"]),
     (&["ls", "all", "ps"], &["list"]),
@@ -61,13 +61,14 @@ const MEANT: &[(&[&str], &[&str])] = &[
 /// Options that end or take away something.
 const HARMFUL: &[&str] = &["--prune", "--force", "--yes", "--recreate"];
 
-/// The nouns that a verb without one is most likely about.
+/// Nouns that are most likely meant by a verb without a noun.
 const MAIN: [&str; 4] = ["tenant", "daemon", "layout", "incident"];
 
 /// Most commands that are suggested.
 const MOST: usize = 4;
 
-/// The same error with the suggestions that are meant, and without those that could do harm; `words` are the arguments.
+/// Replaces the suggestions of an error by commands that are probably meant, and never by one that could do harm; `words` are the
+/// arguments.
 pub(super) fn with_safe_ones(
     mut error: clap::Error,
     command: &clap::Command,
@@ -88,7 +89,7 @@ pub(super) fn with_safe_ones(
     let noun_after = words.get(at + 1).and_then(|one| noun(command, one));
     let mut suggested: Vec<String> = match (noun_before, noun_after) {
         (Some(noun), _) => meant(noun, &word).into_iter().collect(),
-        // `get tenants`, as others order it.
+        // The order of other tools, as in `get tenants`.
         (None, Some(noun)) => {
             let own = noun.find_subcommand(&word).map(|verb| verb.get_name().to_owned());
             own.into_iter()
@@ -118,7 +119,7 @@ pub(super) fn with_safe_ones(
     error
 }
 
-/// The same error without the suggestion of an option that is not meant, or takes something away.
+/// Removes the suggestion of an option that is probably not meant, or that ends or takes away something.
 fn with_safe_option(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg)
         && let Some(ContextValue::String(suggested)) = error.get(ContextKind::SuggestedArg)
@@ -129,12 +130,12 @@ fn with_safe_option(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The command of this name, if it has verbs.
+/// Returns the command of this name, if it has verbs.
 fn noun<'c>(command: &'c clap::Command, word: &str) -> Option<&'c clap::Command> {
     command.find_subcommand(word).filter(|found| found.has_subcommands())
 }
 
-/// The verb of a noun that a word of another tool means.
+/// Returns the verb of a noun that a word of another tool means.
 fn meant(noun: &clap::Command, word: &str) -> Option<String> {
     let groups = MEANT.iter().filter(|(words, _)| words.contains(&word));
     let verbs = groups.flat_map(|(_, verbs)| verbs.iter());
@@ -142,7 +143,7 @@ fn meant(noun: &clap::Command, word: &str) -> Option<String> {
     found.map(|verb| verb.get_name().to_owned())
 }
 
-/// A verb that was given alone, with the nouns that have it, or what it means.
+/// Completes a verb that was given alone: with each noun that has it, or that has a verb of that meaning.
 fn of_nouns(command: &clap::Command, word: &str) -> Vec<String> {
     let nouns = || command.get_subcommands().filter(|noun| noun.has_subcommands() && !noun.is_hide_set());
     let own = |noun: &clap::Command| noun.find_subcommand(word).map(|_| word.to_owned());
@@ -167,13 +168,13 @@ mod tests {
     use super::super::{Cli, parsed};
     use super::*;
 
-    /// The program's refusal of these words.
+    /// Returns the program's refusal of these words.
     fn refusal(words: &[&str]) -> Option<clap::Error> {
         let words: Vec<OsString> = ["mps-manager"].iter().chain(words).map(OsString::from).collect();
         parsed(&words).err()
     }
 
-    /// What is suggested for these words.
+    /// Returns the suggestions for these words.
     fn suggested(words: &[&str]) -> Vec<String> {
         match refusal(words).expect("no command").get(ContextKind::SuggestedSubcommand) {
             Some(ContextValue::Strings(several)) => several.clone(),

@@ -28,9 +28,9 @@ pub(super) enum TokenCommand {
   mps-manager token create ci --grant operator --expires-in 30d
   token=$(mps-manager token create jobs --grant tenant:web)")]
     Create {
-        /// What it is for
+        /// Name of the token, which says its purpose
         name: TokenName,
-        /// What it grants: viewer, operator, admin, or tenant:NAME
+        /// Grant: viewer, operator, admin, or tenant:NAME
         #[arg(long, add = ArgValueCandidates::new(grants))]
         grant: Grant,
         /// When it expires, for example 24h or 7d; by default it is valid until revoked
@@ -59,7 +59,7 @@ pub(super) enum TokenCommand {
     },
 }
 
-/// What a token can grant, for completions.
+/// Returns the possible grants of a token, for completions.
 fn grants() -> Vec<CompletionCandidate> {
     let of_tenants = completion::tenants().into_iter().map(|tenant| tenant.add_prefix("tenant:"));
     ["viewer", "operator", "admin"].into_iter().map(CompletionCandidate::new).chain(of_tenants).collect()
@@ -137,7 +137,7 @@ async fn revoke(call: &CallArgs, token: &str) -> Result<(), ClientError> {
     Ok(())
 }
 
-/// The only active token of a name.
+/// Finds the only active token of a name.
 async fn active_token(client: &Client, name: &TokenName) -> Result<TokenId, ClientError> {
     let mut tokens: Vec<TokenView> = all(client, TOKENS).await?;
     tokens.retain(|token| token.state == TokenState::Active && token.name == *name);

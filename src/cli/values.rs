@@ -36,7 +36,7 @@ pub(super) fn thread_percentage(text: &str) -> Result<f64, InvalidValue> {
     Ok(f64::from(percentage.tenths()) / 10.0)
 }
 
-/// How many times memory may be reserved.
+/// Parses an over-commit ratio: a number from 1.
 pub(super) fn overcommit_ratio(text: &str) -> Result<f64, InvalidValue> {
     let ratio: f64 = text.parse().map_err(|_| {
         InvalidValue(format!("{text:?} is not an over-commit ratio: give a number from 1, as in 1.5"))
@@ -44,7 +44,7 @@ pub(super) fn overcommit_ratio(text: &str) -> Result<f64, InvalidValue> {
     OvercommitRatio::try_from(ratio).map(f64::from)
 }
 
-/// How long something lives from now on.
+/// Parses a time to live: at least one second.
 pub(super) fn time_to_live(text: &str) -> Result<Duration, InvalidValue> {
     let ttl = parse_duration(text)?;
     if ttl < Duration::from_secs(1) {
@@ -60,7 +60,7 @@ pub(super) fn user(text: &str) -> Result<u32, String> {
     text.parse().or_else(|_| number_of_user(text))
 }
 
-/// The time so long ago, as the API takes it.
+/// Returns the time that is this long ago, in the format of the API.
 pub(super) fn time_ago(ago: Duration) -> String {
     let ago = i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
     rfc3339::format(Clock::system().unix_ms().saturating_sub(ago).max(0))

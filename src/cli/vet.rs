@@ -11,7 +11,7 @@ const COUNT: usize = 64;
 /// Longest value in bytes: a host with all its GPUs and limits needs a twentieth of it.
 const LENGTH: usize = 16 << 10;
 
-/// Who answered.
+/// The server that gave an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answerer {
     /// The process behind the unix socket, by its user.
@@ -82,7 +82,7 @@ fn may_be_unset(name: &str) -> bool {
     ["CUDA_", "NVIDIA_", "MPS_MANAGER_"].iter().any(|prefix| name.starts_with(prefix)) && is_plain(name)
 }
 
-/// Whether it has the form of a CUDA variable's name.
+/// Returns true if a name consists of capital letters, digits and underscores, as those of CUDA's variables do.
 fn is_plain(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }

@@ -14,20 +14,20 @@ use crate::client::{Client, ClientError};
 use crate::domain::operation::{Operation, OperationState};
 use crate::domain::printable::printable;
 
-/// How often a line of progress moves.
+/// Interval at which the spinner of a progress line moves.
 const TICK: Duration = Duration::from_millis(100);
-/// How long an answer is waited for until a line of progress says what goes on now.
+/// Time for which the manager holds an answer, and so the interval at which a progress line shows the present step.
 const NEWS: Duration = Duration::from_secs(1);
-/// The longest that the manager waits with an answer.
+/// Longest time for which the manager holds an answer.
 const LONGEST: Duration = Duration::from_secs(60);
-/// How often a manager that is gone is tried again.
+/// Interval between attempts to reach a manager that is away.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long it may be gone, as for a restart.
+/// Time for which the manager may be away, as for a restart.
 const AWAY: Duration = Duration::from_secs(30);
 /// Exit code of a program that SIGINT ended, as shells report it.
 pub(super) const INTERRUPTED: u8 = 130;
 
-/// Whether to wait.
+/// Option for commands that wait by default.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct WaitArgs {
     /// Return at once: the server goes on by itself
@@ -35,13 +35,13 @@ pub(super) struct WaitArgs {
     pub(super) no_wait: bool,
 }
 
-/// A path whose answer the manager may wait with for so long, in whole seconds.
+/// Adds the query by which the manager holds its answer, in whole seconds and for at most [`LONGEST`].
 pub(super) fn waiting(path: &str, longest: Duration) -> String {
     let seconds = longest.min(LONGEST).as_secs();
     if seconds == 0 { path.to_owned() } else { format!("{path}?wait_s={seconds}") }
 }
 
-/// A line on a terminal that says what is going on; nothing elsewhere.
+/// A progress line on a terminal; prints nothing elsewhere.
 pub(super) struct ProgressLine(Option<ProgressBar>);
 
 impl ProgressLine {
@@ -72,17 +72,17 @@ impl Drop for ProgressLine {
     }
 }
 
-/// What is said of an operation.
+/// Words about an operation, for progress and its result.
 pub(super) struct OperationWords<'a> {
-    /// What is going on, as `restarting daemon gpu0`.
+    /// Text while it runs, as `restarting daemon gpu0`.
     pub(super) doing: &'a str,
-    /// What is true once it succeeded, as `daemon gpu0 is ready`.
+    /// Text after success, as `daemon gpu0 is ready`.
     pub(super) done: &'a str,
-    /// What is true if it did not, as `daemon gpu0 was not restarted`.
+    /// Text after a failure, as `daemon gpu0 was not restarted`.
     pub(super) failed: &'a str,
 }
 
-/// Waits for an operation and says what came of it; exit 1 if it did not succeed.
+/// Waits for an operation and prints its result; exit 1 if it did not succeed.
 pub(super) async fn follow(
     client: &Client,
     operation: Operation,
@@ -95,7 +95,7 @@ pub(super) async fn follow(
     Ok(code)
 }
 
-/// The same without the value for programs: the caller prints those of all operations as one document.
+/// Waits for one of several operations and prints its result, except as JSON or YAML: the caller prints all as one document.
 pub(super) async fn follow_one_of_several(
     client: &Client,
     operation: Operation,
@@ -128,7 +128,7 @@ pub(super) async fn follow_one_of_several(
     Ok((operation, ExitCode::from(DIFFERS)))
 }
 
-/// How long an operation took, as ` (0.3 s)`.
+/// Returns the duration of an operation, as ` (0.3 s)`; empty if it is not known.
 fn took(operation: &Operation) -> String {
     let (Some(began), Some(ended)) = (operation.started_at, operation.finished_at) else {
         return String::new();
@@ -144,7 +144,7 @@ pub(super) fn print_steps(operation: &Operation) {
     }
 }
 
-/// The operation once it has ended. An interrupted wait leaves it running, and says so.
+/// Waits until an operation has ended. An interrupted wait leaves it running, and says so.
 pub(super) async fn ended(
     client: &Client,
     operation: Operation,
@@ -160,7 +160,7 @@ pub(super) async fn ended(
     }
 }
 
-/// The same as one of several hosts, whose caller shows how many have ended.
+/// Waits until an operation of one of several hosts has ended; the caller shows how many have.
 pub(super) async fn ended_among_others(
     client: &Client,
     operation: Operation,
@@ -185,7 +185,7 @@ async fn polled_to_its_end(
     Ok(operation)
 }
 
-/// The operation as it is now. A manager that is gone is waited for: it resumes the operation when it is back.
+/// Reads the operation again. A manager that is away is waited for: it resumes the operation when it is back.
 async fn read_again(
     client: &Client,
     id: Uuid,

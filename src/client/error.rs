@@ -1,4 +1,4 @@
-//! Why a call failed.
+//! Errors of calls.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use reqwest::StatusCode;
 
 use crate::http::problem::Problem;
 
-/// Why a call failed.
+/// Error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The server cannot be reached.
@@ -17,7 +17,7 @@ pub enum ClientError {
     Unreachable {
         /// The address.
         target: String,
-        /// What happened.
+        /// Cause of the failure.
         detail: String,
     },
     /// The listener at the socket is not known to be the manager.
@@ -40,19 +40,19 @@ pub enum ClientError {
     /// The server refused.
     #[error("{}", describe(.0))]
     Refused(Box<Problem>),
-    /// The answer is not what this version expects.
+    /// The answer is not one that this version can read.
     #[error("the server's answer cannot be read: {0}; is it of the same version?")]
     Unreadable(String),
     /// The caller was asked, and declined.
     #[error("nothing was done")]
     Declined,
-    /// The address is not one.
+    /// The address or an argument is invalid; the text is the whole message.
     #[error("{0}")]
     Address(String),
 }
 
 impl ClientError {
-    /// Whether waiting can change this answer.
+    /// Returns true if waiting can change this answer.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -63,7 +63,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the server refused with this status.
+    /// Returns true if the server refused with this status.
     pub fn has_status(&self, status: StatusCode) -> bool {
         matches!(self, Self::Refused(problem) if problem.status == status.as_u16())
     }

@@ -51,7 +51,7 @@ impl Client {
         self.socket.as_ref().and_then(TrustedSocket::peer)
     }
 
-    /// The same with a token, for a user without a grant.
+    /// Adds a token, for a user of this host without a grant.
     #[must_use]
     pub fn with_token(self, token: Option<String>) -> Self {
         Self { token, ..self }
@@ -111,7 +111,7 @@ impl Client {
         self.refused(status, bytes).map(drop)
     }
 
-    /// Sends a DELETE that is refused once the entity tag is another.
+    /// Sends a DELETE that is refused if the entity tag has changed.
     pub async fn delete_tagged(&self, path: &str, tag: &str) -> Result<(), ClientError> {
         let (status, bytes) = self.answer(self.request(Method::DELETE, path).header(IF_MATCH, tag)).await?;
         self.refused(status, bytes).map(drop)
@@ -123,7 +123,7 @@ impl Client {
         self.refused(status, bytes).map(drop)
     }
 
-    /// Sends a DELETE whose answer says what is being done.
+    /// Sends a DELETE whose answer has a body, such as an operation.
     pub async fn delete_with_answer<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.call(Method::DELETE, path, None::<&()>).await
     }
@@ -145,7 +145,7 @@ impl Client {
         Ok(Some((value, tag)))
     }
 
-    /// Sends a PUT: of something that has this entity tag still, or, without one, of something that does not exist yet.
+    /// Sends a PUT. It is refused if the resource no longer has this entity tag or, without a tag, if it exists already.
     pub async fn put<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -175,7 +175,7 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|error| ClientError::Unreadable(error.to_string()))
     }
 
-    /// Sends a PUT of text that is not JSON, if the entity tag is still this one; gives the answer with its status and its entity tag.
+    /// Sends a PUT of text that is not JSON, with a condition if an entity tag is given; returns the answer with its status and entity tag.
     pub async fn put_text<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -197,7 +197,7 @@ impl Client {
         Ok((status, value, tag))
     }
 
-    /// The response as text of this media type.
+    /// Requests text of this media type.
     pub async fn text(&self, method: Method, path: &str, media_type: &str) -> Result<String, ClientError> {
         let request = self.request(method, path).header(ACCEPT, media_type);
         let (status, bytes) = self.answer(request).await?;
@@ -205,7 +205,7 @@ impl Client {
             .map_err(|error| ClientError::Unreadable(error.to_string()))
     }
 
-    /// The response, whatever its status, if the status is part of the answer.
+    /// Sends a GET and returns the response whatever its status, since the status is part of the answer.
     pub async fn get_any<T: DeserializeOwned>(&self, path: &str) -> Result<(StatusCode, T), ClientError> {
         let (status, bytes) = self.send(Method::GET, path, None::<&()>).await?;
         let value =
@@ -245,7 +245,7 @@ impl Client {
         }
     }
 
-    /// Server-sent events as they arrive.
+    /// Opens a stream of server-sent events.
     pub async fn stream(&self, path: &str) -> Result<Stream, ClientError> {
         let request = self.request(Method::GET, path).header(ACCEPT, "text/event-stream");
         let response = self.respond(request).await?;
@@ -260,7 +260,7 @@ impl Client {
 
     fn unreachable(&self, error: &reqwest::Error) -> ClientError {
         let detail = reason(error);
-        // What rustls says of an answer that is not TLS.
+        // The error of rustls for an answer that is not TLS.
         if self.base.starts_with("https://") && detail.contains("InvalidContentType") {
             let http = self.base.replacen("https://", "http://", 1);
             return ClientError::Address(format!("{} speaks http, not https: use {http}", self.target));
@@ -275,7 +275,7 @@ impl Client {
         Ok((status, bytes.to_vec()))
     }
 
-    /// The body of a successful response.
+    /// Returns the body of a successful response, or the error of a refusal.
     fn refused(&self, status: StatusCode, bytes: Vec<u8>) -> Result<Vec<u8>, ClientError> {
         if status.is_success() {
             return Ok(bytes);
@@ -298,7 +298,7 @@ impl Client {
     }
 }
 
-/// Why a call failed; reqwest's message names only the URL, and the reason is in the source.
+/// Returns the reason for which a call failed: reqwest's message names only the URL, and the reason is in its innermost source.
 fn reason(error: &reqwest::Error) -> String {
     let mut detail = error.to_string();
     let mut source = std::error::Error::source(error);

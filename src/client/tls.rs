@@ -1,4 +1,4 @@
-//! Which TLS certificates a client trusts.
+//! TLS certificates that a client trusts.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use crate::service::access::context::RequestContext;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What a request would change, independent of its caller.
+/// The change that a request would make, independent of its caller.
 #[derive(Debug, Clone)]
 pub(super) struct RequestedChange {
     /// The ID of the request.
@@ -27,7 +27,7 @@ pub(super) struct RequestedChange {
 }
 
 impl RequestedChange {
-    /// From the route of a request; `None` if it changes nothing.
+    /// Derives the change from the route of a request; `None` if the request changes nothing.
     fn of(request: &Request, id: &str, forms: &FormTargets) -> Option<Self> {
         let method = request.method();
         // No route takes other methods, and their names come from the caller.
@@ -43,12 +43,12 @@ impl RequestedChange {
         })
     }
 
-    /// The same for a target that is not in the path.
+    /// Replaces the target by one that is not in the path.
     pub(super) fn about(self, target: &str) -> Self {
         Self { target: Target::Other(target.to_owned()), ..self }
     }
 
-    /// The request, with its actor.
+    /// Creates the context of the request for its actor.
     pub(super) fn by(&self, actor: Actor, clock: Clock) -> RequestContext {
         let Self { request, action, target, .. } = self.clone();
         RequestContext::new(actor, clock, Some((Some(request), action, target)))
@@ -64,7 +64,7 @@ impl RequestedChange {
     }
 }
 
-/// Whether a query requests a dry run, however it is spelled.
+/// Returns true if a query requests a dry run, however it is encoded.
 pub(super) fn is_dry_run(uri: &Uri) -> bool {
     Query::<Vec<(String, String)>>::try_from_uri(uri)
         .is_ok_and(|Query(pairs)| pairs.iter().any(|(name, value)| name == "dry_run" && value == "true"))

@@ -17,7 +17,7 @@ use crate::domain::access::{Actor, Origin};
 use crate::metrics::wire::Limit;
 use crate::service::limits::{CallerSource, Rate, whole_seconds};
 
-/// Who is counted.
+/// A caller whose requests are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum RateLimitedCaller {
     Source(CallerSource),
@@ -41,7 +41,8 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// With these limits; `manager_uid` and root are not counted on the unix socket, so that an operator always gets through.
+    /// Creates counters with these limits; on the unix socket `manager_uid` and root are not counted, so that an operator always gets
+    /// through.
     pub fn new(limits: &Limits, manager_uid: u32) -> Self {
         let rate = NonZeroU32::new(limits.requests_per_s).map(|rate| {
             let burst = NonZeroU32::new(limits.request_burst).unwrap_or(rate);

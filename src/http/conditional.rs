@@ -1,8 +1,8 @@
 //! Conditional reads: entity tags of responses, and 304 for callers that have the response already.
 //!
 //! The tag of a resource is its revision, which changes only with its spec; a read also shows its status. So the tag of a
-//! read is `"REVISION-DIGEST"`: a write compares the revision (`If-Match`), a read the whole tag (`If-None-Match`). What has no
-//! revision, as a list, has the tag `"DIGEST"`.
+//! read is `"REVISION-DIGEST"`: a write compares the revision (`If-Match`), a read the whole tag (`If-None-Match`). A response
+//! without a revision, such as a list, has the tag `"DIGEST"`.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -50,7 +50,7 @@ pub(super) async fn reads(request: Request, read: impl AsyncFnOnce(Request) -> R
     }
 }
 
-/// Says that a header is `*` or a list of entity tags (RFC 9110, 8.8.3).
+/// Returns true if a header is `*` or a list of entity tags (RFC 9110, 8.8.3).
 pub(super) fn is_tags(value: &str) -> bool {
     let is_tag = |tag: &str| {
         let opaque = tag.strip_prefix("W/").unwrap_or(tag);
@@ -73,7 +73,7 @@ fn digest(body: &[u8]) -> String {
     hex::encode(&Sha256::digest(body)[..DIGEST])
 }
 
-/// Whether an `If-None-Match` names a tag; a weak one counts as well (RFC 9110, 13.1.2).
+/// Returns true if an `If-None-Match` names a tag; a weak one counts as well (RFC 9110, 13.1.2).
 fn matches(header: &HeaderValue, tag: &str) -> bool {
     let Ok(text) = header.to_str() else { return false };
     let is_it = |one: &str| {

@@ -1,15 +1,15 @@
-//! What a handler declares about its endpoint, beside its route: the router, its middleware, the API's document and the tests
-//! read it from there, so that no endpoint is listed twice.
+//! Declarations of a handler about its endpoint, beside its route: the required right, and the effect of an `Idempotency-Key`.
 //!
-//! A handler declares both as extensions of its operation: `extensions(("x-right" = json!(RequiredRight::View)))`.
+//! A handler declares both as extensions of its operation: `extensions(("x-right" = json!(RequiredRight::View)))`. The router, its
+//! middleware, the API's document and the tests read them from there, so that no endpoint is listed twice.
 
 use axum::http::Method;
 use serde::{Deserialize, Serialize};
 use utoipa::openapi::path::{Operation, Paths};
 
-/// The extension that names the right which an operation requires.
+/// The extension that names the right that an operation requires.
 pub const RIGHT: &str = "x-right";
-/// The extension that says what `Idempotency-Key` does, where the handler does not read that header itself.
+/// The extension that states the effect of `Idempotency-Key`, if the handler does not read that header itself.
 pub const KEY_POLICY: &str = "x-idempotency-key";
 
 /// The right that an operation requires of its caller.
@@ -46,7 +46,7 @@ pub enum RequiredRight {
     ViewOperation,
 }
 
-/// What an `Idempotency-Key` does to a POST whose handler does not read it itself.
+/// Effect of an `Idempotency-Key` on a POST whose handler does not read it itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyPolicy {
@@ -66,12 +66,12 @@ pub(super) struct Endpoint<'d> {
 }
 
 impl Endpoint<'_> {
-    /// The right that it requires.
+    /// Returns the right that it requires.
     pub(super) fn right(&self) -> RequiredRight {
         self.declared(RIGHT).unwrap_or_else(|| panic!("{} {} declares no {RIGHT}", self.method, self.route))
     }
 
-    /// What an `Idempotency-Key` does; `None` where the handler reads it, or where it is no POST.
+    /// Returns the effect of an `Idempotency-Key`; `None` if the handler reads the key itself, or for a method other than POST.
     pub(super) fn key_policy(&self) -> Option<KeyPolicy> {
         self.declared(KEY_POLICY)
     }

@@ -1,7 +1,7 @@
 //! Refuses a query, or a condition of a write, if an endpoint takes none.
 //!
-//! It would be ignored silently: a caller that sends `dry_run=true` would do what it only meant to try, and one that sends `If-Match`
-//! would change what it has not read.
+//! Otherwise it would be ignored silently: a caller that sends `dry_run=true` would make the change that it only meant to rehearse, and
+//! one that sends `If-Match` would change a version that it has not read.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -30,7 +30,7 @@ use crate::domain::token::without_secrets;
 use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
 
-/// What the layers know of each operation, by route.
+/// Declarations of all operations, by route, as the layers use them.
 #[derive(Clone)]
 pub(super) struct Tables {
     app: AppState,
@@ -86,7 +86,7 @@ fn span(route: Option<&str>, request: &Request) -> tracing::Span {
     )
 }
 
-/// The response, as a page for a browser, with its refusal recorded.
+/// Runs a request, records a refusal of it, and turns that into a page for a browser.
 async fn answered(
     app: &AppState,
     targets: &FormTargets,
@@ -109,7 +109,7 @@ async fn answered(
     }
 }
 
-/// The response of the handler, or the problem that it timed out or failed.
+/// Returns the response of the handler, or a problem if the host is wrong or the handler timed out or panicked.
 async fn in_time(app: &AppState, peer: Peer, request: Request, next: Next) -> Response {
     if let Some(refusal) = guard::wrong_host(app, peer, &request) {
         return refusal;
@@ -200,7 +200,7 @@ pub(super) async fn as_actor<F: Future<Output = Response> + Send + 'static>(
     }
 }
 
-/// Refuses what the actor has no right to, and inputs that are not accepted.
+/// Refuses a request without the right to it, and one with inputs that are not accepted.
 async fn allowed(tables: Tables, ctx: RequestContext, request: Request, next: Next) -> Response {
     match rights::check(&tables.app.service, &tables.rights, &ctx, request).await {
         Ok(request) => once(tables, request, next).await,

@@ -1,8 +1,8 @@
-//! Answers to reads of objects and lists, kept in memory for as long as what they show has not changed.
+//! Answers to reads of objects and lists, kept in memory until the data that they show changes.
 //!
-//! An answer holds while nothing was committed and no daemon published anything since it was made; a read that begins after a write was
-//! answered shows that write. What changes without either, as the memory that the driver reports of a GPU or that a process has ended, is read
-//! again after a moment, by one caller while the others are answered with what there is.
+//! An answer is valid while nothing was committed and no daemon published anything since it was made; a read that begins after a write
+//! was answered shows that write. Some data changes without either, such as the memory of a GPU that the driver reports, or the end of a
+//! process. Therefore an answer is made again after a moment: by one caller, while the others get the kept one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,18 +18,18 @@ use super::conditional::tag_of_content;
 use crate::service::Service;
 use crate::service::access::context::RequestContext;
 
-/// Where the paths of the API begin.
+/// Prefix of the API's paths.
 const API: &str = "/api/v1/";
 /// The collections whose lists and objects are kept.
 const COLLECTIONS: [&str; 8] =
     ["tenants", "daemons", "gpus", "layouts", "incidents", "operations", "replays", "foreign-daemons"];
-/// For how long what is read beside commits and publications holds; longer where making the answer took long.
+/// Time for which data that changes without a commit or a publication counts as valid; longer if making the answer took long.
 const HOLDS: Duration = Duration::from_millis(25);
-/// An answer holds so many times as long as it took to make it.
+/// An answer is valid for this many times the time that it took to make.
 const SHARE: u32 = 10;
-/// For how long at most it is answered while one caller reads it again.
+/// Longest time for which a kept answer is given while one caller makes it again.
 const LASTS: Duration = Duration::from_millis(250);
-/// Answers that are kept, and bytes of theirs.
+/// Most answers that are kept, and most bytes in them.
 const MOST: usize = 512;
 const MOST_BYTES: usize = 8 << 20;
 
@@ -46,7 +46,7 @@ struct KeptAnswers {
     bytes: usize,
 }
 
-/// The kept answer of one read, and the turn of whoever makes it.
+/// The kept answer of one read, and the lock of the caller that makes it.
 #[derive(Default)]
 struct ReadSlot {
     answer: Mutex<Option<Arc<KeptAnswer>>>,
@@ -55,7 +55,7 @@ struct ReadSlot {
 
 struct KeptAnswer {
     version: (u64, u64),
-    /// When it began to be made, and how long that took.
+    /// Time at which its making began, and the duration of that.
     at: Instant,
     took: Duration,
     headers: HeaderMap,
@@ -63,17 +63,17 @@ struct KeptAnswer {
 }
 
 impl KeptAnswer {
-    /// Says whether it shows all that was there at this version.
+    /// Returns true if it shows everything up to this version.
     fn shows(&self, version: (u64, u64)) -> bool {
         self.version.0 >= version.0 && self.version.1 >= version.1
     }
 
-    /// Says whether it answers a read that began at this version, where it may be so old.
+    /// Returns true if it can answer a read that began at this version, and is younger than `oldest`.
     fn answers(&self, version: (u64, u64), oldest: Duration) -> bool {
         self.shows(version) && self.at.elapsed() < oldest
     }
 
-    /// Says that it need not be made again.
+    /// Returns true if it need not be made again for a read that began at this version.
     fn holds(&self, version: (u64, u64)) -> bool {
         self.answers(version, (SHARE * self.took).clamp(HOLDS, LASTS))
     }
@@ -104,7 +104,7 @@ impl ReadMemo {
         Arc::clone(kept.by_key.entry(key.clone()).or_default())
     }
 
-    /// Gives up the place of a read that has no answer to keep.
+    /// Removes the slot of a read whose answer cannot be kept.
     fn forget_unmade(&self, key: &Key) {
         let mut kept = self.kept();
         if kept.by_key.get(key).is_some_and(|slot| slot.answer().is_none()) {
@@ -117,14 +117,14 @@ impl ReadMemo {
         if kept.bytes + answer.body.len() > MOST_BYTES {
             *kept = KeptAnswers::default();
         }
-        // All may have been forgotten meanwhile.
+        // All slots may have been removed meanwhile, so this one is inserted again.
         let before = kept.by_key.insert(key, Arc::clone(slot)).and_then(|before| before.answer());
         kept.bytes = kept.bytes + answer.body.len() - before.map_or(0, |before| before.body.len());
         *slot.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(answer));
     }
 }
 
-/// Answers a read of the API with its entity tag, and from memory where its answer is kept and holds.
+/// Answers a read of the API, with its entity tag; from memory if a valid answer is kept.
 pub(super) async fn read(service: &Service, memo: &ReadMemo, request: Request, next: Next) -> Response {
     if !request.uri().path().starts_with(API) {
         return next.run(request).await;
@@ -135,21 +135,22 @@ pub(super) async fn read(service: &Service, memo: &ReadMemo, request: Request, n
     if let Some(kept) = slot.answer().filter(|kept| kept.holds(version)) {
         return kept.response();
     }
-    // One caller makes it again; for a moment the others are answered with what there is, and then they wait for it.
+    // One caller makes the answer again; the others get the kept one for a moment, and then wait for the new one.
     let arrived = Instant::now();
     let turn = slot.turn.try_lock();
     if turn.is_err() {
         if let Some(kept) = slot.answer().filter(|kept| kept.answers(version, LASTS)) {
             return kept.response();
         }
-        // Who waited takes what was made meanwhile, however long that took; an error is nobody else's, and no reason to queue.
+        // A caller that waited takes the answer made meanwhile, however long that took. If there is none because of an error, all waiting
+        // callers go on at once.
         drop(slot.turn.lock().await);
     }
     let is_new = |kept: &Arc<KeptAnswer>| kept.shows(version) && kept.at + kept.took >= arrived;
     if let Some(kept) = slot.answer().filter(|kept| kept.holds(version) || is_new(kept)) {
         return kept.response();
     }
-    // Before the read: what changes meanwhile makes the answer newer than its version, and never older.
+    // The version is taken before the read: a change during the read makes the answer newer than its version, and never older.
     let (version, at) = (service.version(), Instant::now());
     match whole(next.run(request).await).await {
         MadeAnswer::Json(headers, body) => {
@@ -165,9 +166,9 @@ pub(super) async fn read(service: &Service, memo: &ReadMemo, request: Request, n
     }
 }
 
-/// An answer that was made.
+/// The answer of a handler.
 enum MadeAnswer {
-    /// 200 with JSON, with its entity tag.
+    /// 200 with JSON; the headers hold its entity tag.
     Json(HeaderMap, Bytes),
     Other(Response),
 }
@@ -192,7 +193,7 @@ async fn whole(response: Response) -> MadeAnswer {
         return MadeAnswer::Other(response);
     }
     let (mut parts, body) = response.into_parts();
-    // It is in memory already.
+    // The body is in memory already.
     let Ok(body) = axum::body::to_bytes(body, usize::MAX).await else {
         return MadeAnswer::Other(Response::from_parts(parts, Body::empty()));
     };
@@ -204,7 +205,7 @@ async fn whole(response: Response) -> MadeAnswer {
     MadeAnswer::Json(parts.headers, body)
 }
 
-/// By what the answer is kept: what its reader may see, and what is read. `None` for what is not kept.
+/// Returns the key of an answer: the grant of its reader, and the path with its query. `None` if the answer is not kept.
 fn key(request: &Request) -> Option<Key> {
     let ctx = request.extensions().get::<RequestContext>().filter(|_| *request.method() == Method::GET)?;
     let accepts = request.headers().get(header::ACCEPT).map(HeaderValue::as_bytes);

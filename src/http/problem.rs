@@ -55,7 +55,7 @@ pub const KINDS: &[(&str, u16)] = &[
 /// Prefix of a problem's type.
 pub const TYPE_PREFIX: &str = "urn:mps-manager:problem:";
 
-/// What went wrong, for programs and for people.
+/// An error, for programs and for people (RFC 9457).
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Problem {
     /// The kind of problem: stable, and listed in `docs/problems.md`.
@@ -67,7 +67,7 @@ pub struct Problem {
     /// The HTTP status.
     #[schema(minimum = 400, maximum = 599)]
     pub status: u16,
-    /// What is wrong, with the value and the remedy.
+    /// Explanation of the error, with the offending value and the remedy.
     pub detail: String,
     /// The invalid fields.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -78,22 +78,22 @@ pub struct Problem {
     /// The exceeded limit.
     #[serde(skip)]
     limit: Option<Limit>,
-    /// What only host users may see.
+    /// Information that only host users may see.
     #[serde(skip)]
     beside: Option<Box<ForHostUsers>>,
 }
 
-/// What host users see instead of a problem, or in addition.
+/// Information that host users see instead of a problem, or in addition.
 #[derive(Debug, Clone)]
 enum ForHostUsers {
-    /// The full one.
+    /// The full problem, which replaces the redacted one.
     Full(Problem),
-    /// The kind and the name of what there is not, beside which similar names may be shown.
+    /// The kind and the name of a missing object, for which similar names may be suggested.
     Unknown(&'static str, String),
 }
 
 impl Problem {
-    /// Whether it is of this kind, as docs/problems.md has it.
+    /// Returns true if the problem is of this kind, as docs/problems.md names it.
     pub fn is(&self, kind: &str) -> bool {
         self.kind.strip_prefix(TYPE_PREFIX) == Some(kind)
     }
@@ -123,13 +123,13 @@ impl Problem {
         Self { wait_s: Some(wait_s), limit: Some(limit), ..problem }
     }
 
-    /// What an actor may see of an error.
+    /// Creates the problem of an error as an actor may see it.
     pub(super) fn of(error: ServiceError, actor: &Actor) -> Self {
         let problem = Self::from(error);
         if actor.scope().is_some() { problem } else { problem.unredacted() }
     }
 
-    /// The full one.
+    /// Returns the full problem instead of the redacted one.
     pub(super) fn unredacted(mut self) -> Self {
         match self.beside.take().map(|beside| *beside) {
             Some(ForHostUsers::Full(full)) => full,
@@ -149,7 +149,7 @@ impl From<Denied> for Problem {
     }
 }
 
-/// As tenants may see it, with the full one beside it: [`for_actor`] shows that to host users.
+/// Creates the problem as tenants may see it, and keeps the full one beside it for [`for_actor`], which shows it to host users.
 impl From<ServiceError> for Problem {
     fn from(error: ServiceError) -> Self {
         if let ServiceError::Internal(detail) = &error {
@@ -264,8 +264,8 @@ pub(super) struct Limited(pub(super) Limit);
 #[derive(Debug, Clone)]
 pub(super) struct Beside(Problem, ForHostUsers);
 
-/// The response as an actor may see it: a host user gets the full text of a redacted problem, and of a name that is not known one that
-/// is.
+/// Returns the response as an actor may see it: a host user gets the full problem instead of a redacted one, and for an unknown name the
+/// suggestion of a similar one.
 pub(super) async fn for_actor(service: &Service, ctx: &RequestContext, mut response: Response) -> Response {
     let beside = response.extensions_mut().remove::<Beside>().filter(|_| ctx.actor.scope().is_none());
     match beside {

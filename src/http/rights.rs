@@ -61,7 +61,7 @@ pub(super) async fn check(
     Ok(Request::from_parts(parts, body))
 }
 
-/// Whether the caller has the right; what cannot be decided here is decided by the use case.
+/// Fails if the caller lacks the right; the use case decides what cannot be decided here.
 async fn allowed(
     service: &Service,
     ctx: &RequestContext,

@@ -1,4 +1,4 @@
-//! What all handlers share.
+//! State that all handlers share.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::service::Service;
 #[derive(Clone)]
 pub struct AppState(Arc<AppParts>);
 
-/// What an [`AppState`] is made of.
+/// Parts of an [`AppState`].
 pub struct AppParts {
     /// The use cases.
     pub service: Service,
@@ -33,7 +33,7 @@ pub struct AppParts {
     pub rates: Arc<Rates>,
     /// Counters.
     pub metrics: Metrics,
-    /// What reads answered last.
+    /// Latest answers to reads, kept for repetition.
     pub memo: ReadMemo,
 }
 

@@ -22,7 +22,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use crate::clock::Clock;
 use crate::config::check_key;
 
-/// Why a certificate and its key cannot be used.
+/// Reason for which a certificate and its key cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -38,9 +38,9 @@ pub enum TlsError {
     Content {
         /// The file.
         path: PathBuf,
-        /// What it should contain.
+        /// The content that it should have.
         what: &'static str,
-        /// What was found.
+        /// The error, or the content found instead.
         detail: String,
     },
     /// Others may read or change the key.
@@ -101,7 +101,7 @@ impl Certificates {
         Ok(Reloaded::Replaced)
     }
 
-    /// When the certificate expires, in unix seconds.
+    /// Returns the time at which the certificate expires, in unix seconds.
     pub fn not_after(&self) -> i64 {
         self.current.read().unwrap_or_else(PoisonError::into_inner).not_after
     }

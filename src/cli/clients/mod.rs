@@ -41,7 +41,7 @@ pub(super) enum ClientCommand {
     Terminate(TerminateArgs),
 }
 
-/// Which clients are listed.
+/// The clients to list.
 #[derive(Debug, Args)]
 pub(super) struct ClientListArgs {
     #[command(flatten)]
@@ -71,7 +71,7 @@ const LAYOUT: ListLayout<ClientView> = ListLayout {
     ],
 };
 
-/// What the driver reports of its memory.
+/// Formats the client's memory on all GPUs as the driver reports it; `None` if it reports none.
 fn memory(client: &ClientView) -> Option<String> {
     let reported: Vec<u64> = client.memory.iter().filter_map(|memory| memory.used_bytes).collect();
     (!reported.is_empty()).then(|| Bytes(reported.iter().sum()).to_string())

@@ -1,4 +1,4 @@
-//! Which clients are meant.
+//! Selection of clients.
 
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
@@ -12,7 +12,7 @@ use crate::domain::{DaemonName, TenantName};
 use crate::service::host::GpuView;
 use crate::service::tenants::clients::ClientView;
 
-/// Where clients are in the API.
+/// Path of the clients in the API.
 pub(in crate::cli) const CLIENTS: &str = "/api/v1/clients";
 
 /// Clients by what they belong to.
@@ -30,12 +30,12 @@ pub(super) struct ClientSelector {
 }
 
 impl ClientSelector {
-    /// Whether it selects anything less than all.
+    /// Returns true if any filter is given.
     pub(super) fn is_given(&self) -> bool {
         self.tenant.is_some() || self.daemon.is_some() || self.gpu.is_some()
     }
 
-    /// The clients, of a poll that begins now; an error for a name that does not exist.
+    /// Reads the selected clients from a poll that begins now; a name that does not exist is an error.
     pub(super) async fn clients(&self, client: &Client) -> Result<Vec<ClientView>, ClientError> {
         require_tenant(client, self.tenant.as_ref()).await?;
         require_daemon(client, self.daemon.as_ref()).await?;
@@ -53,7 +53,7 @@ impl ClientSelector {
     }
 }
 
-/// The client with this ID, or with this PID if only one has it.
+/// Finds the client with this ID, or with this PID if only one client has it.
 pub(super) fn resolve<'c>(clients: &'c [ClientView], named: &str) -> Result<&'c ClientView, String> {
     if let Some(client) = clients.iter().find(|client| client.id.to_string() == named) {
         return Ok(client);

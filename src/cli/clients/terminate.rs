@@ -18,7 +18,7 @@ use crate::domain::count::counted;
 use crate::domain::operation::Operation;
 use crate::service::tenants::clients::ClientView;
 
-/// Which clients to terminate.
+/// The clients to terminate.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   mps-manager client terminate 19080
@@ -30,7 +30,7 @@ pub(in crate::cli) struct TerminateArgs {
     clients: Vec<String>,
     #[command(flatten)]
     filter: ClientSelector,
-    /// What to do with one that is stopped (by SIGSTOP or a debugger); by default nothing is sent and this fails
+    /// Action on a client that is stopped (by SIGSTOP or a debugger); by default nothing is sent and this fails
     #[arg(long, value_enum)]
     stopped: Option<StoppedClientAction>,
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub(in crate::cli) struct TerminateArgs {
     call: CallArgs,
 }
 
-/// What to do with a stopped client.
+/// Action on a stopped client.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum StoppedClientAction {
     /// Continue it, then end it in the safe order

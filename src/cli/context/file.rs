@@ -22,7 +22,7 @@ pub(in crate::cli) struct SavedContexts {
     pub(in crate::cli) contexts: BTreeMap<String, SavedContext>,
 }
 
-/// How to reach a server.
+/// Connection to a server: its address, and the files for its TLS and its token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::cli) struct SavedContext {
@@ -38,7 +38,7 @@ pub(in crate::cli) struct SavedContext {
     pub(in crate::cli) runtime_dir: Option<PathBuf>,
 }
 
-/// Where the file is; `None` for a user without a home.
+/// Returns the path of the file; `None` for a user without a home.
 fn path() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let directory = variable("XDG_CONFIG_HOME").filter(|path| path.is_absolute());

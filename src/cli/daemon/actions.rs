@@ -1,4 +1,4 @@
-//! What is done to a daemon.
+//! Actions on a daemon.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What the commands on daemons take.
+//! Arguments of the commands on daemons.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::domain::client::ClientId;
 use crate::domain::duration::parse_duration;
 use crate::service::daemons::DaemonView;
 
-/// Where daemons are in the API.
+/// Path of the daemons in the API.
 pub(super) const DAEMONS: &str = "/api/v1/daemons";
 
 /// A daemon by its name.
@@ -42,14 +42,14 @@ pub(in crate::cli) struct ActionArgs {
 pub(in crate::cli) struct EndingArgs {
     #[command(flatten)]
     pub(super) action: ActionArgs,
-    /// How long clients may take to end by themselves, for example 30s; by default what the manager's configuration says
+    /// Time for clients to end by themselves, for example 30s; by default as the manager's configuration says
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(super) grace: Option<Duration>,
     #[command(flatten)]
     pub(super) confirm: ConfirmArgs,
 }
 
-/// What to adopt.
+/// Daemons to adopt: one by its process, or all that this manager lost.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct AdoptArgs {
     /// The name that the daemon gets
@@ -71,7 +71,7 @@ pub(in crate::cli) struct AdoptArgs {
     pub(super) call: CallArgs,
 }
 
-/// What to do with clients that a drain leaves.
+/// Action on clients that are left when the time of a drain is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum TimeoutAction {
     /// Fail, and admit clients again
@@ -90,12 +90,12 @@ impl TimeoutAction {
     }
 }
 
-/// What a daemon is doing, in one word.
+/// Returns the phase of a daemon in one word; `-` without a status.
 pub(super) fn phase(daemon: &DaemonView) -> String {
     daemon.status.as_ref().map_or_else(|| "-".into(), |status| word(status.phase))
 }
 
-/// The process of a foreign daemon, by its ID or its PID alone.
+/// Returns true if a text names the process: by its ID, or by its PID alone.
 pub(super) fn is_process(id: &ClientId, text: &str) -> bool {
     id.to_string() == text || id.pid.to_string() == text
 }

@@ -14,10 +14,10 @@ use crate::domain::count::counted;
 use crate::domain::printable::printable;
 use crate::http::api::logs::DaemonLog;
 
-/// How often a log is read that is followed.
+/// Interval at which a followed log is read.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Which lines of which log.
+/// The log to print, and the lines of it.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct DaemonLogArgs {
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub(in crate::cli) struct DaemonLogArgs {
     /// Follow what is written
     #[arg(short, long)]
     follow: bool,
-    /// How many of the last lines to print first
+    /// Number of the last lines to print first
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100)]
     last: usize,
     /// Only lines that contain this text, in whatever case

@@ -80,10 +80,10 @@ pub(super) enum DaemonCommand {
     Drain {
         #[command(flatten)]
         action: ActionArgs,
-        /// How long clients may take, for example 10m
+        /// Time for clients to end, for example 10m
         #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_seconds::<u32>)]
         timeout: u32,
-        /// What to do with clients that are left then
+        /// Action on clients that are left after the timeout
         #[arg(long, value_enum, default_value_t = TimeoutAction::Fail)]
         on_timeout: TimeoutAction,
         #[command(flatten)]
@@ -130,7 +130,7 @@ pub(super) enum DaemonCommand {
     },
 }
 
-/// How daemons are listed, also by `status`.
+/// Layout of the list of daemons, also in `status`.
 pub(super) const LAYOUT: ListLayout<DaemonView> = ListLayout {
     noun: "daemons",
     name: |daemon| daemon.name.to_string(),
@@ -187,7 +187,7 @@ fn limit_words(limit: &DeviceMemoryLimit, names: &GpuNames) -> String {
     }
 }
 
-/// Whether tenants reserve memory, and how many times there is to reserve.
+/// Describes the admission mode; if tenants reserve memory, with the over-commit ratio.
 fn admission_words(daemon: &DaemonView) -> String {
     let admission = word(daemon.spec.admission);
     if daemon.spec.reserves() {
@@ -197,7 +197,7 @@ fn admission_words(daemon: &DaemonView) -> String {
     }
 }
 
-/// What the memory limits of its tenants add up to on each GPU, beside what they may.
+/// Returns the sum of the tenants' memory limits on each GPU, beside the most that it may be.
 fn limit_sums(daemon: &DaemonView, names: &GpuNames) -> TableCell {
     let known = daemon.spec.gpus.iter().filter_map(|uuid| names.find(uuid));
     let sum = |gpu: &GpuView| {
@@ -208,7 +208,7 @@ fn limit_sums(daemon: &DaemonView, names: &GpuNames) -> TableCell {
     TableCell::optional((!sums.is_empty()).then(|| sums.join(", ")))
 }
 
-/// The strategy, and what it divides among how many clients.
+/// Returns the provisioning strategy, with its meaning for clients if the daemon's status reports it.
 fn provisioning_words(daemon: &DaemonView) -> String {
     let strategy = daemon.spec.provisioning.strategy.as_str();
     let status = daemon.status.as_ref().and_then(|status| status.provisioning.as_ref());

@@ -21,7 +21,7 @@ use crate::domain::daemon::Phase;
 use crate::domain::duration::parse_seconds;
 use crate::service::daemons::DaemonView;
 
-/// How long a daemon may take to be as its spec says.
+/// Time within which a daemon must be as its spec says.
 const READY: Duration = Duration::from_secs(60);
 
 /// A daemon and the fields of its spec.
@@ -32,28 +32,28 @@ pub(in crate::cli) struct DaemonSetArgs {
     /// A GPU that it offers, by index or UUID; may be repeated; a new daemon needs one
     #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = ArgValueCandidates::new(completion::gpus))]
     gpus: Vec<String>,
-    /// How its clients share the SMs: shared or static
+    /// Mode in which its clients share the SMs: shared or static
     #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = ["shared", "static"])]
     mode: Option<String>,
-    /// Whether it should run: running or stopped
+    /// Desired state: running or stopped
     #[arg(long, value_name = "STATE", hide_possible_values = true, value_parser = ["running", "stopped"])]
     desired_state: Option<String>,
-    /// Whether clients of several users may be connected at once
+    /// Let clients of several users be connected at once
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     multi_user: Option<bool>,
     /// A user who may reach it although no tenant has them, as a number; may be repeated, and replaces those before
     #[arg(long = "user", value_name = "UID", value_delimiter = ',')]
     users: Vec<u32>,
-    /// Whether every user of the host may reach it
+    /// Let every user of the host reach it
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     any_user: Option<bool>,
-    /// Whether it may start on a GPU that another control daemon serves
+    /// Let it start on a GPU that another control daemon serves
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     share_gpus: Option<bool>,
     /// The compute mode of its GPUs while it runs: default or `exclusive_process`
     #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = ["default", "exclusive_process"])]
     compute_mode: Option<String>,
-    /// How it gives thread percentages to tenants that state none: none, uniform, relaxed or weighted
+    /// Strategy for thread percentages of tenants that state none: none, uniform, relaxed or weighted
     #[arg(long, value_name = "STRATEGY", hide_possible_values = true, value_parser = ["none", "uniform", "relaxed", "weighted"])]
     provisioning: Option<String>,
     /// Clients that provisioning divides a GPU among
@@ -68,22 +68,22 @@ pub(in crate::cli) struct DaemonSetArgs {
     /// Priority of tenants that state none: normal or `below_normal`
     #[arg(long, value_name = "PRIORITY", hide_possible_values = true, value_parser = ["normal", "below_normal"])]
     priority: Option<String>,
-    /// Whether tenants reserve what they may use: open or reserved
+    /// Admission: open, or reserved if tenants reserve what they may use
     #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = ["open", "reserved"])]
     admission: Option<String>,
     /// With reserved admission, how many times the memory may be reserved
     #[arg(long, value_name = "RATIO", allow_negative_numbers = true, value_parser = overcommit_ratio)]
     memory_overcommit: Option<f64>,
-    /// What to do about settings that others change: report or repair
+    /// Action on settings that others change: report or repair
     #[arg(long, value_name = "POLICY", hide_possible_values = true, value_parser = ["report", "repair"])]
     drift_policy: Option<String>,
-    /// What to do about clients of users who are no tenant's, where one user is served at a time: terminate or report
+    /// Action on clients of users without a tenant, where one user is served at a time: terminate or report
     #[arg(long, value_name = "POLICY", hide_possible_values = true, value_parser = ["terminate", "report"])]
     foreign_user_policy: Option<String>,
-    /// What to do about clients of a server that hangs: replace it or wait for them
+    /// Action when a server hangs with clients: replace it or wait for them
     #[arg(long, value_name = "POLICY", hide_possible_values = true, value_parser = ["replace", "wait"])]
     wedge_policy: Option<String>,
-    /// How long they are waited for before it is replaced, for example 1m
+    /// Time to wait for clients of a server that hangs before it is replaced, for example 1m
     #[arg(long, value_name = "DURATION", value_parser = parse_seconds::<u32>)]
     wedge_grace: Option<u32>,
     /// Fields to leave out, so that their defaults hold

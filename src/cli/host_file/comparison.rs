@@ -1,4 +1,4 @@
-//! A host file as given on the command line, and what it would change on a host.
+//! A host file as given on the command line, and its comparison with a host.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::domain::layout::text::LayoutFormat;
 use crate::http::api::host_spec::HostFileDiff;
 use crate::service::FieldError;
 
-/// Where a host's file is read and written.
+/// Path of the host file in the API.
 pub(super) const SPEC: &str = "/api/v1/host/spec";
 
 /// A host file, and how far it goes.
@@ -39,7 +39,7 @@ impl FileArgs {
     }
 }
 
-/// Reads a host file, and says where it is wrong in itself; gives its text too.
+/// Reads a host file and returns it with its text; an error names each fault in the file itself with its place.
 pub(in crate::cli) fn checked(path: &Path) -> Result<(HostFile, String), String> {
     let text = read(path)?;
     // JSON is YAML too.
@@ -60,11 +60,11 @@ pub(in crate::cli) fn checked(path: &Path) -> Result<(HostFile, String), String>
 
 /// A host file compared with a host.
 pub(super) struct HostComparison {
-    /// What the file would change.
+    /// Changes that the file would make.
     pub(super) changes: Vec<HostChange>,
-    /// What may be wrong in the file.
+    /// Possible mistakes in the file, which do not prevent it from being applied.
     pub(super) warnings: Vec<FieldError>,
-    /// The entity tag of the host.
+    /// Entity tag of the host's present state.
     pub(super) tag: Option<String>,
 }
 
@@ -80,7 +80,7 @@ pub(super) async fn compare(
     Ok(HostComparison { changes, warnings, tag })
 }
 
-/// Prints what may be wrong in the file beside the results, with the host where there are several.
+/// Prints warnings about the file on standard error; `host` names the host if there are several.
 pub(super) fn warn(host: Option<&str>, warnings: &[FieldError]) {
     let place = host.map(|host| format!("{host}: ")).unwrap_or_default();
     for FieldError { pointer, detail } in warnings {
@@ -108,7 +108,7 @@ pub(super) fn print(changes: &[HostChange], format: OutputFormat) {
     }
 }
 
-/// The changes with the values as they are, which the API writes as JSON in text.
+/// Returns the changes with their values as JSON; the API writes these as JSON in a string.
 pub(super) fn structured(changes: &[HostChange]) -> Value {
     let mut changes = serde_json::to_value(changes).expect("changes are plain data");
     let fields =

@@ -119,7 +119,7 @@ pub(super) fn apply(
         if deleted > 0 {
             confirm.ask(&format!("{} would be deleted. Apply the host file?", counted(deleted, "object")))?;
         }
-        // What was shown is what is applied.
+        // The entity tag ensures that exactly the shown changes are applied.
         let path = format!("{SPEC}?{}", file.query());
         let put: Result<(_, HostFileDiff, _), ClientError> =
             client.put_text(&path, "application/yaml", text, tag.as_deref()).await;

@@ -25,9 +25,9 @@ use crate::service::FieldError;
 struct HostRow {
     host: String,
     result: &'static str,
-    /// What the file would change, or changed.
+    /// Changes that the file would make, or made.
     changes: Value,
-    /// What may be wrong in the file on this host.
+    /// Possible mistakes in the file, as this host sees it.
     warnings: Vec<FieldError>,
     /// The operation that applies it.
     operation: Option<String>,
@@ -55,7 +55,7 @@ impl HostRow {
         Self { host, result, changes, warnings, operation: None, detail, code }
     }
 
-    /// A host of which there is no result.
+    /// Creates the row of a host without a result, from its error.
     fn failed(host: &str, error: &ClientError) -> Self {
         let (result, code) = match error {
             ClientError::Refused(problem) if problem.status == StatusCode::PRECONDITION_FAILED.as_u16() => {
@@ -71,8 +71,8 @@ impl HostRow {
     }
 }
 
-/// Shows what the file would change on each host; gives 0 where that is nothing, 1 where it is something, and 2 where one host
-/// could not be compared.
+/// Shows the changes that the file would make on each host; returns 0 if there are none, 1 if there are some, and 2 if one host could
+/// not be compared.
 pub(super) async fn diff(
     fleet: &FleetArgs,
     call: &CallArgs,
@@ -121,7 +121,7 @@ pub(super) async fn apply(
     let shown: BTreeMap<&str, &HostComparison> =
         compared.iter().filter_map(|(host, result)| Some((host.as_str(), result.as_ref().ok()?))).collect();
     let applied = fleet.ask_each(&hosts, &call.server, "applying the host file", |host, client| {
-        // What was shown is what is applied.
+        // The entity tag ensures that exactly the shown changes are applied.
         let tag = match shown.get(host.as_str()) {
             Some(compared) if !compared.changes.is_empty() => compared.tag.as_deref(),
             _ => return futures_util::future::Either::Left(async { Ok(None) }),
@@ -166,7 +166,7 @@ async fn compare_all(
     compared
 }
 
-/// Applies the file to one host; gives the operation, which has ended unless the caller does not wait.
+/// Applies the file to one host; returns the operation, which has ended unless the caller does not wait.
 async fn put(
     client: Client,
     text: &str,
@@ -183,7 +183,7 @@ async fn put(
     }
 }
 
-/// Prints the rows; gives the exit code, the worst of them.
+/// Prints the rows; returns the worst of their exit codes.
 fn print_rows(rows: &[HostRow], format: OutputFormat) -> u8 {
     LAYOUT.print(rows, format);
     rows.iter().map(|row| row.code).max().unwrap_or(0)

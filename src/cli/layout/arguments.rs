@@ -1,4 +1,4 @@
-//! What the verbs of `layout` take.
+//! Arguments of the commands of `layout`.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _};
@@ -71,7 +71,7 @@ pub(in crate::cli) fn media_type(format: text::LayoutFormat) -> &'static str {
     }
 }
 
-/// What to do about partitions that others create or remove.
+/// Action on partitions that others create or remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum DriftPolicyArgument {
     Report,
@@ -113,12 +113,12 @@ fn source_name(path: &Path) -> String {
     if is_standard_input(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
 
-/// A refusal of a document, with its place in the file: what reads a text does not know where it came from.
+/// Puts the name of the file into the refusal of a document, since the parser of a text does not know its file.
 pub(in crate::cli) fn placed(words: &str, path: &Path) -> String {
     words.replace(&format!("--> {SOURCE}:"), &format!("--> {}:", source_name(path)))
 }
 
-/// The same for what the server refused.
+/// Puts the name of the file into the server's refusal of a document.
 pub(super) fn placed_refusal(error: ClientError, path: &Path) -> ClientError {
     let ClientError::Refused(mut problem) = error else { return error };
     problem.detail = placed(&problem.detail, path);

@@ -56,7 +56,7 @@ pub(super) enum LayoutCommand {
         /// The file, or - for standard input
         #[arg(value_name = "FILE", required_unless_present = "file")]
         path: Option<PathBuf>,
-        /// The same as an option
+        /// The file, or - for standard input, given as an option
         #[arg(short, long, hide = true, conflicts_with = "path")]
         file: Option<PathBuf>,
         #[command(flatten)]
@@ -80,7 +80,7 @@ pub(super) enum LayoutCommand {
         /// Recreate partitions that stay in the layout, if their order requires it
         #[arg(long)]
         recreate: bool,
-        /// What to do about partitions that others create or remove; by default, the daemon's setting, or report
+        /// Action on partitions that others create or remove; by default, the daemon's setting, or report
         #[arg(long, value_enum)]
         drift_policy: Option<DriftPolicyArgument>,
         #[command(flatten)]
@@ -168,7 +168,7 @@ pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
     }
 }
 
-/// The target with the text of its document, if it names one.
+/// Reads the document of the target, if it names one.
 fn opened(target: LayoutTargetArgs) -> Result<(LayoutTargetArgs, Option<String>), String> {
     let file = target.file.as_deref().map(read).transpose()?;
     Ok((target, file))

@@ -99,11 +99,11 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
     Ok(print_results(&results, args.call.format()))
 }
 
-/// What came of a replay on one host.
+/// Result of a replay on one host.
 enum HostResult {
     /// It was replayed.
     Replayed(Box<Replay>),
-    /// The daemon has the recorded IDs already: so many of them.
+    /// The daemon has the recorded IDs already; holds their number.
     Already(usize),
 }
 
@@ -126,7 +126,7 @@ async fn on_host(
     Ok(HostResult::Replayed(Box::new(replay)))
 }
 
-/// The number of recorded IDs, if the daemon has this layout with exactly these and they are there now.
+/// Returns the number of recorded IDs if the daemon has this layout with exactly these IDs, and its partitions exist now.
 async fn already_there(client: &Client, request: &Value, document: &Document) -> Option<usize> {
     let name: LayoutName = serde_json::from_value(request["entry"].clone()).ok()?;
     let daemon: DaemonName = serde_json::from_value(request["daemon"].clone()).ok()?;
@@ -182,7 +182,7 @@ fn row_of(replay: &Replay) -> (String, String, Option<f64>, String, u8) {
     } else {
         replay.error.clone().unwrap_or_default().replace('\n', " ")
     };
-    // Tenths of a millisecond of what took less than a day.
+    // In tenths of a millisecond: a replay takes less than a day, so the number is exact.
     #[allow(clippy::cast_precision_loss)]
     let ms = replay.duration_us.map(|us| (us / 100) as f64 / 10.0);
     (replay.verdict.as_str().to_owned(), format!("{same}/{all}"), ms, identical, code)

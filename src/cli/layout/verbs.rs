@@ -26,7 +26,7 @@ use crate::domain::operation::Operation;
 use crate::domain::{DaemonName, LayoutName, TenantName};
 use crate::service::layouts::LayoutView;
 
-/// Where layouts are in the API.
+/// Path of the layouts in the API.
 pub(super) const LAYOUTS: &str = "/api/v1/layouts";
 
 const LAYOUT: ListLayout<LayoutView> = ListLayout {
@@ -120,7 +120,7 @@ pub(super) async fn import(call: &CallArgs, text: String, path: &Path) -> Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// The request about a layout on a daemon.
+/// Builds the body of a request about a layout on a daemon.
 async fn request_body(client: &Client, target: &LayoutTargetArgs) -> Result<Value, ClientError> {
     let daemon = daemon_or_only(client, target.daemon.as_ref()).await?;
     let mut body = json!({ "daemon": daemon, "gpu_map": target.gpus.map() });
@@ -130,7 +130,7 @@ async fn request_body(client: &Client, target: &LayoutTargetArgs) -> Result<Valu
     Ok(body)
 }
 
-/// The same for requests that change nothing, with the layout of a file.
+/// Builds the body of a request that changes nothing, with the layout of a file if one is given.
 async fn read_request(
     client: &Client,
     target: &LayoutTargetArgs,

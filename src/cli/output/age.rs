@@ -1,8 +1,8 @@
-//! How long ago something was, as kubectl writes it.
+//! Age of a time in the past, written as kubectl does.
 
 use crate::clock::Clock;
 
-/// `42s`, `3m`, `5h12m`, `8d`: at most two units, the second only while the first is small.
+/// Returns the age in at most two units, the second only while the first is small: `42s`, `3m`, `5h12m`, `8d`.
 pub(in crate::cli) fn age(since: i64) -> String {
     age_at(since, Clock::system().unix_ms())
 }

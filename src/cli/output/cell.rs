@@ -1,4 +1,4 @@
-//! A cell of a table: text of any origin, made harmless, and what its colour says.
+//! A cell of a table: text of any origin with control characters escaped, and a colour.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use crate::domain::TenantName;
 use crate::domain::condition::{self, Condition};
 use crate::domain::printable::printable;
 
-/// What the colour of a cell says.
+/// Meaning of the colour of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cli) enum CellColour {
     Plain,
@@ -44,7 +44,7 @@ impl TableCell {
         Self { text: printable(text).into_owned(), colour }
     }
 
-    /// What something is at present, coloured by the word.
+    /// Creates a cell for a state, coloured according to the word.
     pub(in crate::cli) fn state(text: &str) -> Self {
         let colour = match text {
             "ready" | "yes" | "active" | "ACTIVE" | "succeeded" | "same" | "verified" | "holds"
@@ -61,13 +61,13 @@ impl TableCell {
         Self::new(text, colour)
     }
 
-    /// Whether something is ready, by its conditions.
+    /// Creates a cell that says `yes` or `no`, according to the condition `Ready`.
     pub(in crate::cli) fn ready(conditions: &[Condition]) -> Self {
         let is_ready = condition::ready(conditions).is_some_and(|ready| ready.status);
         Self::state(if is_ready { "yes" } else { "no" })
     }
 
-    /// A value that may be missing, which is `-`.
+    /// Creates a cell for a value, or `-` if it is missing.
     pub(in crate::cli) fn optional(value: Option<impl std::fmt::Display>) -> Self {
         value.map_or_else(
             || Self::new("-", CellColour::Faint),
@@ -75,12 +75,12 @@ impl TableCell {
         )
     }
 
-    /// Values with commas between, or `-`.
+    /// Creates a cell for values separated by commas without spaces, or `-` if there are none.
     pub(in crate::cli) fn joined<T: std::fmt::Display>(values: impl IntoIterator<Item = T>) -> Self {
         Self::separated(values, ",")
     }
 
-    /// The same with spaces too, for people alone.
+    /// Creates a cell for values separated by commas and spaces, for output that only people read.
     pub(in crate::cli) fn listed<T: std::fmt::Display>(values: impl IntoIterator<Item = T>) -> Self {
         Self::separated(values, ", ")
     }
@@ -90,7 +90,7 @@ impl TableCell {
         Self::optional((!values.is_empty()).then(|| values.join(separator)))
     }
 
-    /// What its colour says.
+    /// Returns the meaning of its colour.
     pub(in crate::cli) fn colour(&self) -> CellColour {
         self.colour
     }

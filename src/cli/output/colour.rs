@@ -1,11 +1,11 @@
-//! Whether results are coloured.
+//! Coloured output: on or off for the whole process.
 
 use std::io::IsTerminal as _;
 use std::sync::OnceLock;
 
 use clap::ValueEnum;
 
-/// When results are coloured.
+/// Choice of coloured results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum ColourChoice {
     /// On a terminal, unless `NO_COLOR` is set or the terminal is dumb
@@ -20,7 +20,7 @@ pub(in crate::cli) enum ColourChoice {
 /// The choice for this process, as standard output is this process's.
 static COLOURED: OnceLock<bool> = OnceLock::new();
 
-/// Decides for the rest of the process.
+/// Decides for the rest of the process, from the choice, the environment and standard output.
 pub(in crate::cli) fn choose_colour(choice: ColourChoice) {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let is_plain = variable("NO_COLOR").is_some() || variable("TERM").is_some_and(|term| term == "dumb");
@@ -35,7 +35,7 @@ fn decided(choice: ColourChoice, is_plain: bool, is_terminal: bool) -> bool {
     }
 }
 
-/// Whether results are coloured.
+/// Returns true if results are coloured.
 pub(in crate::cli) fn is_coloured() -> bool {
     COLOURED.get().copied().unwrap_or(false)
 }

@@ -9,7 +9,7 @@ use super::print::{emit_styled, line};
 use crate::domain::condition::{Condition, ConditionType};
 use crate::domain::printable::printable_lines;
 
-/// What is shown of one thing.
+/// Details of one object: labelled rows, and conditions below them.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct DetailsTable {
     rows: Vec<(&'static str, TableCell)>,

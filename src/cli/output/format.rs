@@ -5,16 +5,16 @@ use serde::Serialize;
 
 use super::print::line;
 
-/// How a result is printed.
+/// Format in which a result is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum OutputFormat {
     /// Columns that fit the terminal
     Table,
-    /// The same with more columns, never cut
+    /// A table with more columns, never cut
     Wide,
-    /// What the API answered
+    /// The server's answer
     Json,
-    /// The same as YAML
+    /// The server's answer as YAML
     Yaml,
     /// Names or IDs alone, one per line
     Name,
@@ -37,7 +37,7 @@ pub(in crate::cli) struct OutputArgs {
 }
 
 impl OutputFormat {
-    /// Whether it is one document for programs, and not lines.
+    /// Returns true for the formats that print one document for programs instead of lines.
     pub(in crate::cli) fn is_structured(self) -> bool {
         matches!(self, Self::Json | Self::Yaml)
     }

@@ -40,19 +40,19 @@ impl<T> ListColumn<T> {
     }
 }
 
-/// How a list is shown.
+/// Presentation of a list in all formats.
 #[derive(Debug)]
 pub(in crate::cli) struct ListLayout<T: 'static> {
-    /// One of them, for an empty list.
+    /// Plural noun for the items, for the message about an empty list.
     pub(in crate::cli) noun: &'static str,
-    /// What `-o name` prints.
+    /// Returns the name or ID of an item, which `-o name` prints.
     pub(in crate::cli) name: fn(&T) -> String,
     /// The columns.
     pub(in crate::cli) columns: &'static [ListColumn<T>],
 }
 
 impl<T: Serialize> ListLayout<T> {
-    /// Prints a list; of an empty one, a table says so on standard error.
+    /// Prints a list; instead of an empty table, standard error says that there are no items.
     pub(in crate::cli) fn print(&self, items: &[T], format: OutputFormat) {
         match format {
             OutputFormat::Json | OutputFormat::Yaml => drop(format.print_value(&items)),
@@ -70,7 +70,7 @@ impl<T: Serialize> ListLayout<T> {
 }
 
 impl<T> ListLayout<T> {
-    /// The rows with their headings, and how wide each column is in a terminal of this width.
+    /// Returns the headings and rows, and the width of each column in a terminal of this width.
     pub(in crate::cli) fn grid(&self, items: &[T], width: usize) -> (Vec<Vec<TableCell>>, Vec<usize>) {
         let (headings, rows) = self.cells(items, false, Some(width));
         let widths = fitted_widths(&headings, &rows, Some(width));

@@ -1,4 +1,4 @@
-//! What the command line prints, and its exit codes.
+//! Output of the command line, and its exit codes.
 //!
 //! Results go to standard output, everything else to standard error. Text of other programs is printed with control characters
 //! escaped, whatever the format.

@@ -18,7 +18,7 @@ pub(in crate::cli) use line;
 const BROKEN_PIPE: i32 = 141;
 
 thread_local! {
-    /// Where lines go instead of standard output, while a picture is made of them.
+    /// Destination of lines instead of standard output, while a picture is made of them.
     static CAPTURED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 

@@ -6,9 +6,9 @@ use super::cell::TableCell;
 
 /// Space between columns.
 const GAP: usize = 2;
-/// The least that is left of a column that is cut.
+/// Smallest width to which a column is cut.
 const LEAST: usize = 8;
-/// What a column that may be cut needs before another one is shown beside it.
+/// Width that a column that may be cut must keep if another column is to be shown beside it.
 const LEGIBLE: usize = 16;
 
 /// A heading, whether the column may be cut (one with names and IDs may not), and how dispensable it is.
@@ -16,11 +16,11 @@ const LEGIBLE: usize = 16;
 pub(super) struct TableHeading {
     pub(super) text: &'static str,
     pub(super) may_be_cut: bool,
-    /// 0 is always shown; of the others, those with a low rank come first where a terminal has room for a part of them.
+    /// Order in which columns are shown: 0 is always shown, and the others by ascending rank as far as the terminal has room.
     pub(super) rank: u8,
 }
 
-/// Which columns a terminal of this width has room for, in their order.
+/// Returns the indices of the columns that a terminal of this width has room for, in their order.
 pub(super) fn shown_columns(
     headings: &[TableHeading],
     rows: &[Vec<TableCell>],
@@ -48,12 +48,12 @@ pub(super) fn shown_columns(
     shown
 }
 
-/// As wide as the widest cell of a column.
+/// Returns the width of the widest cell of a column, its heading included.
 fn natural_width(at: usize, headings: &[TableHeading], rows: &[Vec<TableCell>]) -> usize {
     rows.iter().map(|row| row[at].width()).chain([headings[at].text.width()]).max().unwrap_or(0)
 }
 
-/// One line for the headings and one for each row, at most `width` wide as far as columns may be cut.
+/// Returns one line for the headings and one for each row, at most `width` wide as far as columns may be cut.
 pub(super) fn lines(
     headings: &[TableHeading],
     rows: &[Vec<TableCell>],
@@ -67,7 +67,7 @@ pub(super) fn lines(
         let mut missing = 0;
         for (cell, width) in row.iter().zip(&widths) {
             let text = cell.cut(*width);
-            // Blanks that end the line are not printed.
+            // Blanks at the end of a line are left out.
             line.extend(std::iter::repeat_n(' ', if text.is_empty() { 0 } else { missing }));
             missing = if text.is_empty() { missing } else { 0 } + width - text.width() + GAP;
             line.push_str(&cell.styled(&text, is_coloured));
@@ -77,7 +77,7 @@ pub(super) fn lines(
     std::iter::once(&heading).chain(rows).map(line).collect()
 }
 
-/// How wide each column is: as wide as its cells, or less where it may be cut and the terminal is narrow.
+/// Returns the width of each column: that of its widest cell, or less if it may be cut and the terminal is narrow.
 pub(super) fn fitted_widths(
     headings: &[TableHeading],
     rows: &[Vec<TableCell>],
@@ -86,7 +86,7 @@ pub(super) fn fitted_widths(
     let mut widths: Vec<usize> = (0..headings.len()).map(|at| natural_width(at, headings, rows)).collect();
     let Some(width) = width else { return widths };
     let gaps = GAP * widths.len().saturating_sub(1);
-    // Always the widest column, so that short ones stay whole.
+    // Always cuts the widest column, so that short ones stay whole.
     while widths.iter().sum::<usize>() + gaps > width {
         let cuttable = (0..widths.len())
             .filter(|at| headings[*at].may_be_cut && widths[*at] > LEAST.max(headings[*at].text.width()));

@@ -6,13 +6,13 @@ use unicode_width::UnicodeWidthChar as _;
 
 use super::print::captured;
 
-/// Columns and lines of the terminal; `None` where the output is none, and nothing is cut.
+/// Returns the columns and lines of the terminal; `None` if the output is not a terminal, and nothing is cut.
 fn size() -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(stdout()).ok()?;
     (size.ws_col > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
 }
 
-/// The columns of the terminal; `None` where the output is none.
+/// Returns the columns of the terminal; `None` if the output is not a terminal.
 pub(in crate::cli) fn terminal_width() -> Option<usize> {
     size().map(|(columns, _)| columns)
 }
@@ -39,7 +39,7 @@ impl AlternateScreen {
 
     fn write(&self, text: &str) {
         let mut output = self.output.lock();
-        // Nothing more can be done about a terminal that takes nothing.
+        // Nothing can be done if the terminal does not accept the output.
         let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
     }
 }
@@ -77,7 +77,7 @@ fn broken(line: &str, columns: usize) -> Vec<String> {
     line.chars().collect::<Vec<_>>().chunks(columns.max(1)).map(|piece| piece.iter().collect()).collect()
 }
 
-/// A text in lines of at most so many columns, broken between words; a longer word has a line of its own.
+/// Wraps a text into lines of at most this many columns, broken between words; a longer word has a line of its own.
 pub(in crate::cli) fn wrapped(text: &str, columns: Option<usize>) -> Vec<String> {
     let Some(columns) = columns else { return vec![text.to_owned()] };
     let (mut lines, mut line) = (Vec::new(), String::new());
@@ -94,7 +94,7 @@ pub(in crate::cli) fn wrapped(text: &str, columns: Option<usize>) -> Vec<String>
     lines
 }
 
-/// How many columns a line takes, its colours left out.
+/// Returns the number of columns that a line takes, without its escape sequences for colours.
 fn shown_width(line: &str) -> usize {
     let mut is_escape = false;
     let mut width = 0;

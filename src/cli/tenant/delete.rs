@@ -26,14 +26,14 @@ use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
 use crate::service::tenants::leases::HeldLease;
 
-/// How often the processes of a tenant are looked for.
+/// Interval at which the processes of a tenant are looked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// How long processes that were ended may still be listed.
+/// Time for which ended processes may still be listed.
 const LISTED: Duration = Duration::from_secs(10);
-/// Why a tenant stays whose expiry was changed.
+/// Reason for which a tenant is kept: its expiry was changed meanwhile.
 const TAKEN_BACK: &str = "the drain was taken back";
 
-/// Which tenant to delete, and what to do about its processes.
+/// The tenant to delete, and options for its processes.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TenantDeleteArgs {
     /// The tenant
@@ -71,7 +71,7 @@ impl TenantDeleteArgs {
 pub(super) async fn delete(args: &TenantDeleteArgs) -> Result<ExitCode, ClientError> {
     let (client, name) = (args.call.client()?, &args.name);
     match drain_and_delete(&client, args, &format!("{TENANTS}/{name}")).await {
-        // What was to be achieved is so already.
+        // The tenant is gone already, as requested.
         Err(error) if args.force && is_missing(&error) => {
             args.announce(&format!("there is no tenant {name}: nothing was done"), false);
             Ok(ExitCode::SUCCESS)
@@ -148,7 +148,7 @@ fn not_deleted(name: &TenantName, why: &str) -> ExitCode {
     ExitCode::from(DIFFERS)
 }
 
-/// Waits until a drained tenant has no process, or ends those that are left; `None` where its drain was taken back.
+/// Waits until a drained tenant has no process, or ends those that are left; `None` if its drain was taken back.
 async fn emptied(
     client: &Client,
     args: &TenantDeleteArgs,
@@ -169,21 +169,21 @@ async fn emptied(
 #[derive(Default)]
 struct RemainingProcesses {
     clients: Vec<ClientView>,
-    /// Those of processes that are no clients.
+    /// Leases of processes that are not clients.
     leases: Vec<HeldLease>,
 }
 
 impl RemainingProcesses {
-    /// Those that are left at this time, which is not waited for once there are none; `None` where the tenant is not drained any longer.
+    /// Waits until no process is left, at most until this time, and returns those that are; `None` if the tenant is no longer drained.
     async fn at(client: &Client, path: &str, until: Instant) -> Result<Option<Self>, ClientError> {
         loop {
-            // Of a daemon that cannot be read now, what was seen last counts.
+            // If the daemon cannot be read now, its last known clients count.
             let seen: Result<TenantView, ClientError> = client.get(&format!("{path}?fresh=true")).await;
             if seen.is_ok_and(|tenant| !tenant.status.draining) {
                 return Ok(None);
             }
             let mut left = match Self::now(client, path).await {
-                // Drained, it was deleted once it had none.
+                // The drained tenant was deleted once it had none.
                 Err(error) if is_missing(&error) => Self::default(),
                 left => left?,
             };
@@ -206,7 +206,7 @@ impl RemainingProcesses {
         self.clients.is_empty() && self.leases.is_empty()
     }
 
-    /// Each by its process ID and its command.
+    /// Describes each process by its ID and its command.
     fn words(&self) -> String {
         let clients = self.clients.iter().map(|one| format!("client {} ({})", one.pid, one.command));
         let leases =

@@ -18,9 +18,9 @@ use crate::domain::condition::ready;
 use crate::domain::duration::parse_duration;
 use crate::service::tenants::TenantView;
 
-/// The pause until a manager that is away is asked again, or a tenant that something keeps from being ready.
+/// Pause before the next request to a manager that is away, or about a tenant that something keeps from being ready.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long an answer may take beside what the manager waits.
+/// Time that an answer may take in addition to the time for which the manager waits.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// A tenant with exactly these fields, and how long that may take.
@@ -28,7 +28,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 pub(in crate::cli) struct TenantEnsureArgs {
     #[command(flatten)]
     tenant: TenantFieldArgs,
-    /// How long the command may take until the tenant is ready
+    /// Time for the tenant to become ready
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = parse_duration)]
     timeout: Duration,
     /// Say what would be done, and change nothing
@@ -72,7 +72,9 @@ fn is_ready(tenant: &TenantView) -> bool {
     ready(&tenant.status.conditions).is_some_and(|ready| ready.status)
 }
 
-/// The tenant with its fields, and nothing that it had before, once it is ready or the time is over. A manager that is away is waited for.
+/// Writes the tenant with these fields and no others, and returns it once it is ready or the time is over.
+///
+/// A manager that is away is waited for.
 async fn written(
     client: &Client,
     args: &TenantEnsureArgs,
@@ -93,7 +95,7 @@ async fn written(
     }
 }
 
-/// The time that is left for the manager to wait in.
+/// Returns the time that is left, for which the manager may wait.
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
 }
@@ -102,7 +104,7 @@ fn unanswered(timeout: Duration) -> ClientError {
     ClientError::Address(format!("the manager did not answer within {} s", timeout.as_secs_f64()))
 }
 
-/// The tenant once it is ready, or as it is when the time is over: also what stays may pass until then.
+/// Waits until the tenant is ready, or returns it as it is when the time is over; also a lasting obstacle may pass until then.
 async fn ready_by(
     client: &Client,
     path: &str,

@@ -33,7 +33,7 @@ pub(super) struct TenantFieldArgs {
     /// Memory of each of its processes on each GPU, for example 4G, or for each GPU, for example 0=4G,1=8G
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = memory_limit)]
     memory_limit: Option<String>,
-    /// How many of its processes may be connected at once
+    /// Most of its processes that may be connected at once
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number)]
     max_clients: Option<u32>,
     /// SMs that each of its processes sees
@@ -49,13 +49,13 @@ pub(super) struct TenantFieldArgs {
     /// Its priority: normal or `below_normal`
     #[arg(long, value_name = "PRIORITY", hide_possible_values = true, value_parser = ["normal", "below_normal"])]
     priority: Option<String>,
-    /// How its processes are told their GPUs: uuid, or ordinal for programs that take `CUDA_VISIBLE_DEVICES` for numbers
+    /// Form in which its processes are told their GPUs: uuid, or ordinal for programs that take `CUDA_VISIBLE_DEVICES` for numbers
     #[arg(long, value_name = "HOW", hide_possible_values = true, value_parser = ["uuid", "ordinal"])]
     visible_devices: Option<String>,
     /// A label; may be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub(super) labels: Vec<(String, String)>,
-    /// How long it lives from now on, for example 48h: then it admits no process, and is deleted once it has none
+    /// Time to live from now on, for example 48h: then it admits no process, and is deleted once it has none
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = time_to_live)]
     ttl: Option<Duration>,
 }
@@ -65,14 +65,14 @@ fn label(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Who runs this command, also through sudo.
+/// Returns the user who runs this command; through sudo, the user who called that.
 fn caller() -> u32 {
     let own = rustix::process::geteuid().as_raw();
     let before_sudo = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
     if own == 0 { before_sudo.unwrap_or(own) } else { own }
 }
 
-/// The time of the end of a life that begins now.
+/// Returns the time at which something with this time to live expires, counted from now.
 fn expiry(ttl: Duration) -> String {
     let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
     rfc3339::format(Clock::system().unix_ms().saturating_add(ttl))
@@ -102,7 +102,7 @@ impl TenantFieldArgs {
             .set(&["expires_at"], self.ttl.map(expiry));
     }
 
-    /// These fields and no others.
+    /// Returns the fields of a spec with these settings and no others.
     pub(super) fn exactly(&self) -> SpecFields {
         let mut fields = SpecFields::exactly();
         self.add_to(&mut fields);
@@ -112,7 +112,7 @@ impl TenantFieldArgs {
         fields
     }
 
-    /// What every new tenant's spec says.
+    /// Creates the spec of a new tenant, with its daemon and its user.
     pub(super) async fn new_spec(&self, client: &Client) -> Result<Value, ClientError> {
         let daemon = daemon_for(client, self.daemon.as_ref(), &self.gpus).await?;
         let mut spec = json!({ "daemon": daemon });

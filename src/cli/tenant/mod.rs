@@ -76,7 +76,7 @@ pub(super) enum TenantCommand {
     Delete(TenantDeleteArgs),
 }
 
-/// How tenants are listed, also by `status`.
+/// Layout of the list of tenants, also in `status`.
 pub(super) const LAYOUT: ListLayout<TenantView> = ListLayout {
     noun: "tenants",
     name: |tenant| tenant.name.to_string(),
@@ -114,12 +114,12 @@ pub(super) const LAYOUT: ListLayout<TenantView> = ListLayout {
     ],
 };
 
-/// Marks what only the environment holds.
+/// Returns the mark of a limit that only the environment enforces.
 fn held(by: EnforcedBy) -> &'static str {
     if by == EnforcedBy::Environment { "*" } else { "" }
 }
 
-/// Whether a list has the mark, which then needs a word of explanation.
+/// Returns true if the list of these tenants shows the mark, which then has to be explained.
 pub(super) fn has_mark(tenants: &[TenantView]) -> bool {
     let of = |effective: &TenantEffective| {
         let mut limits = effective.device_memory_limits.iter().map(|limit| limit.enforced_by);
@@ -133,7 +133,7 @@ pub(super) fn has_mark(tenants: &[TenantView]) -> bool {
 pub(super) const MARK: &str =
     "* set by the environment alone: a process that changes its environment escapes it";
 
-/// The memory limit of each GPU, once where all have the same.
+/// Returns the memory limits of the GPUs; equal limits of adjacent GPUs are shown once.
 pub(super) fn memory(effective: &TenantEffective) -> String {
     let mut limits: Vec<String> = effective.device_memory_limits.iter().map(limit_words).collect();
     limits.dedup();
@@ -147,7 +147,7 @@ fn limit_words(limit: &EffectiveMemory) -> String {
     }
 }
 
-/// The same, with the GPU of each limit where they differ.
+/// Returns the memory limits, each with its GPU if they differ.
 fn memory_by_gpu(effective: &TenantEffective, names: &GpuNames) -> String {
     let limits = &effective.device_memory_limits;
     if limits.windows(2).all(|pair| limit_words(&pair[0]) == limit_words(&pair[1])) {
@@ -161,7 +161,7 @@ fn priority(effective: &TenantEffective) -> String {
     format!("{}{}", effective.priority.priority.as_str(), held(effective.priority.enforced_by))
 }
 
-/// The SMs of a tenant: of its partitions, or by its thread percentage.
+/// Describes the SMs of a tenant: those of its partitions, or those of its thread percentage.
 pub(super) fn share(tenant: &TenantView) -> Option<String> {
     let threads = &tenant.status.effective.as_ref()?.threads;
     if !threads.partitions.is_empty() {
@@ -179,7 +179,7 @@ pub(super) fn share(tenant: &TenantView) -> Option<String> {
     Some(format!("{words}{}", held(threads.enforced_by)))
 }
 
-/// Its clients, of how many where that is bounded.
+/// Returns the number of its clients, out of the most that it may have if that is limited.
 pub(super) fn clients_of(tenant: &TenantView) -> String {
     match tenant.spec.max_clients {
         Some(max) if tenant.status.clients > max => format!("{}/{max} over", tenant.status.clients),

@@ -21,12 +21,12 @@ use crate::domain::tenant::TenantEffective;
 use crate::service::daemons::DaemonView;
 use crate::service::tenants::TenantView;
 
-/// Where tenants are in the API.
+/// Path of the tenants in the API.
 pub(super) const TENANTS: &str = "/api/v1/tenants";
-/// How long settings may take to be in force.
+/// Time within which settings must be in force.
 const IN_FORCE: Duration = Duration::from_secs(15);
 
-/// A tenant, what is to change, and how.
+/// A tenant, the fields to change, and options for the change.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TenantSetArgs {
     #[command(flatten)]
@@ -129,7 +129,7 @@ pub(super) async fn set(args: &TenantSetArgs) -> Result<ExitCode, ClientError> {
     Ok(ExitCode::from(DIFFERS))
 }
 
-/// What was done, in a sentence, and the tenant that the server answered.
+/// Returns a sentence about the change, and the tenant that the server returned.
 async fn announced(
     client: &Client,
     args: &TenantSetArgs,

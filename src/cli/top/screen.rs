@@ -15,11 +15,11 @@ use ratatui_widgets::paragraph::Paragraph;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// What happened at the terminal.
+/// An event at the terminal.
 pub(super) enum ScreenEvent {
     Key(KeyEvent),
     Resized,
-    /// A signal wants the program to end, or the terminal is gone.
+    /// A signal ends the program, or the terminal is gone.
     Ended,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Screen {
     hang_up: Signal,
 }
 
-/// How often the thread that reads keys looks whether anybody still wants them.
+/// Interval at which the thread that reads keys checks that they are still wanted.
 const POLL_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Screen {
@@ -103,12 +103,12 @@ fn keys() -> mpsc::Receiver<ScreenEvent> {
 
 /// Gives the terminal back as it was.
 fn restore() {
-    // Nothing more can be done about a terminal that takes nothing.
+    // Nothing can be done if the terminal does not accept the output.
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
 }
 
-/// A message of a panic is seen only on the ordinary screen.
+/// Restores the terminal before a panic is reported, since the message is seen only on the ordinary screen.
 fn restore_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! What `top` shows, and what its keys do.
+//! State of `top`: the data that it shows, and the effects of its keys.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -43,7 +43,7 @@ impl ClientOrder {
 /// Everything that decides what is on the screen.
 pub(super) struct TopState {
     pub(super) data: TopData,
-    /// Why the last reading failed: the one before it stays on the screen.
+    /// Reason for which the last reading failed; the one before it stays on the screen.
     pub(super) stale: Option<String>,
     pub(super) order: ClientOrder,
     pub(super) shows_help: bool,
@@ -69,12 +69,12 @@ impl TopState {
         state
     }
 
-    /// Whether it is to end.
+    /// Returns true if the user has quit.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Takes a new reading, or why there is none.
+    /// Takes a new reading, or the reason for which it failed.
     pub(super) fn read(&mut self, reading: Result<TopData, String>) {
         match reading {
             Ok(data) => {
@@ -86,7 +86,7 @@ impl TopState {
         }
     }
 
-    /// Does what a key says.
+    /// Handles a key.
     pub(super) fn press(&mut self, key: KeyEvent) {
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => self.is_over = true,

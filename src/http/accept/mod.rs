@@ -9,10 +9,10 @@ use mediatype::{MediaType, ReadParams as _, WriteParams as _, names};
 
 use super::problem::Problem;
 
-/// The format that a request prefers among those offered; the server's default comes first.
+/// Returns the format that a request prefers among those offered; the server's default comes first.
 ///
 /// Without the header it is the default. Among equally preferred formats the first one named by the request wins, or the
-/// default if none is named explicitly. Refused if the request accepts none of them.
+/// default if none is named explicitly. A request that accepts none of them is refused.
 pub(super) fn negotiated(headers: &HeaderMap, offered: &[&'static str]) -> Result<&'static str, Problem> {
     preferred(headers, offered).ok_or_else(|| {
         Problem::new(
@@ -27,7 +27,7 @@ pub(super) fn negotiated(headers: &HeaderMap, offered: &[&'static str]) -> Resul
     })
 }
 
-/// The same; `None` if the request accepts none of them, or its header cannot be parsed.
+/// Returns the preferred format as [`negotiated`] does, but `None` if the request accepts none of those offered, or its header is invalid.
 pub(super) fn preferred(headers: &HeaderMap, offered: &[&'static str]) -> Option<&'static str> {
     let Some(accept) = accepted(headers).ok()? else { return offered.first().copied() };
     let types: Vec<MediaType<'static>> =
@@ -37,7 +37,7 @@ pub(super) fn preferred(headers: &HeaderMap, offered: &[&'static str]) -> Option
     offered.get(at).copied()
 }
 
-/// Whether a request names a format explicitly and not only by a wildcard; `q=0` names it to refuse it.
+/// Returns true if a request accepts a format by its name and not only by a wildcard; with `q=0` it refuses the format.
 pub(super) fn names(headers: &HeaderMap, format: &'static str) -> bool {
     let (Ok(Some(accept)), Ok(format)) = (accepted(headers), MediaType::parse(format)) else {
         return false;
@@ -49,7 +49,7 @@ pub(super) fn names(headers: &HeaderMap, format: &'static str) -> bool {
 /// The `Accept` header cannot be parsed.
 struct NotAHeader;
 
-/// The formats that a request accepts: no header, or ranges reduced to a type and a weight.
+/// Parses the formats that a request accepts: `None` without the header, or else ranges reduced to a type and a weight.
 fn accepted(headers: &HeaderMap) -> Result<Option<Accept>, NotAHeader> {
     let values = headers.get_all(header::ACCEPT).iter().map(|value| value.to_str());
     let text = values.collect::<Result<Vec<_>, _>>().map_err(|_| NotAHeader)?.join(",");

@@ -11,7 +11,7 @@ use crate::http::problem::Problem;
 use crate::service::access::audit::AuditFilter;
 use crate::service::page::Page;
 
-/// Which rows of the audit log.
+/// The rows of the audit log to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -41,7 +41,7 @@ pub(super) struct AuditQuery {
 
 /// List the audit log
 ///
-/// Who did what, from where, and with which outcome. Rows are never changed or deleted; each holds the hash of the previous one.
+/// Rows say who did what, from where, and with which outcome. They are never changed or deleted; each holds the hash of the previous one.
 #[utoipa::path(get, path = "/api/v1/audit", operation_id = "list_audit", tag = "audit",
     extensions(("x-right" = json!(RequiredRight::Administer))), params(AuditQuery),
     responses((status = 200, description = "Rows, the newest first.", body = List<AuditRecord>)))]

@@ -16,7 +16,7 @@ use crate::service::WriteOptions;
 use crate::service::page::Page;
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 
-/// Which clients.
+/// The clients to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -60,7 +60,7 @@ pub(super) async fn get(
     Ok(axum::Json(app.service.client(&ctx, id).await?))
 }
 
-/// How to end a client.
+/// Options for the termination of a client.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -68,7 +68,7 @@ pub(super) struct TerminateQuery {
     /// Check the request and answer as if it were done, but change nothing.
     #[serde(default)]
     dry_run: bool,
-    /// What to do with a client that is stopped (by SIGSTOP or a debugger); `refuse` by default.
+    /// Action on a client that is stopped (by SIGSTOP or a debugger); `refuse` by default.
     #[serde(default)]
     #[param(inline)]
     stopped: StoppedPolicy,

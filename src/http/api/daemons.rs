@@ -82,7 +82,7 @@ pub(super) async fn put(
     answered(&app, &ctx, done, &query, wait).await
 }
 
-/// The daemon that was written, once it is as its spec says where that is waited for.
+/// Answers with the daemon that was written; with `wait_s`, once it is as its spec says.
 async fn answered(
     app: &AppState,
     ctx: &RequestContext,
@@ -125,7 +125,7 @@ pub(super) async fn patch(
     }
 }
 
-/// An action on a daemon: who asks for it, of which daemon, and under which conditions.
+/// An action on a daemon: its caller, the daemon, and the conditions of the request.
 pub(super) struct DaemonAction {
     app: AppState,
     ctx: RequestContext,
@@ -163,7 +163,7 @@ impl IntoParams for DaemonAction {
 }
 
 impl DaemonAction {
-    /// Starts an operation, and answers where it can be followed.
+    /// Starts an operation, and answers with the location at which it can be followed.
     async fn operate(self, request: OperationRequest, dry_run: bool) -> Result<Response, Problem> {
         let ctx = self.idempotency.add_to(self.ctx, &request)?;
         let options = self.conditions.options(dry_run);
@@ -282,7 +282,7 @@ pub(super) async fn release(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// How to drain a daemon.
+/// Options for the drain of a daemon.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -294,7 +294,7 @@ pub(super) struct DrainQuery {
     #[serde(default = "default_drain")]
     #[param(maximum = 86400)]
     timeout_s: u32,
-    /// What to do when clients are left then; `fail` by default.
+    /// Action when clients are left after `timeout_s`; `fail` by default.
     #[serde(default)]
     #[param(inline)]
     on_timeout: OnTimeout,

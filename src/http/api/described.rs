@@ -10,16 +10,16 @@ use utoipa::{IntoParams, IntoResponses};
 
 use crate::http::extract::Idempotency;
 
-/// `If-Match` of [`Conditions`](crate::http::extract::Conditions), where what is written exists.
+/// `If-Match` of [`Conditions`](crate::http::extract::Conditions), for a write of something that exists.
 pub(super) struct IfMatch;
 
-/// `If-None-Match` of [`Conditions`](crate::http::extract::Conditions), where something may be created.
+/// `If-None-Match` of [`Conditions`](crate::http::extract::Conditions), for a write that may create something.
 pub(super) struct IfNoneMatch;
 
-/// The answers of an action that an operation does: accepted, or what a dry run shows of it.
+/// The answers to an action that an operation carries out: accepted, or the result of a dry run.
 pub(super) struct OperationAccepted;
 
-/// The problem that something does not exist, where that does not follow from the path.
+/// The problem that something does not exist, if that does not follow from the path.
 pub(super) struct NotFound;
 
 /// The problem of an answer in several forms: the caller accepts none of them.

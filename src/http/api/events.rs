@@ -26,10 +26,10 @@ use crate::service::events::{Followed, Following, Order};
 use crate::service::page::Page;
 use crate::service::{Service, ServiceError};
 
-/// How long a reader waits before it reconnects.
+/// Time after which a reader reconnects.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Which events.
+/// The events to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -59,7 +59,7 @@ pub(super) struct EventQuery {
     #[serde(default, with = "crate::domain::rfc3339::option")]
     #[param(value_type = Option<String>, format = DateTime)]
     until: Option<i64>,
-    /// Which come first; `newest` by default.
+    /// Order of the events; `newest` by default.
     #[serde(default)]
     #[param(inline)]
     order: EventOrder,
@@ -81,7 +81,7 @@ pub(super) enum EventOrder {
     Oldest,
 }
 
-/// Which events to follow, and from where.
+/// The events to follow, and the position at which to begin.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -236,15 +236,15 @@ struct EventStream {
     heartbeat: Duration,
     stop: CancellationToken,
     clock: Clock,
-    /// How long the reader's token or session is valid.
+    /// Validity of the reader's token or session.
     lifetime: Lifetime,
     /// A session counts as used while a stream is read with it.
     _in_use: InUse,
 }
 
 impl EventStream {
-    /// The next message, and what gives the one after it. `None` ends the stream: the manager stops, the token or session of its reader
-    /// ends, or the store fails.
+    /// Returns the next message, with the stream that yields the one after it. `None` ends the stream: the manager stops, the token or
+    /// session of its reader ends, or the store fails.
     async fn next(mut self) -> Option<(Result<Message, Infallible>, Self)> {
         if let Some(first) = self.first.take() {
             return Some((Ok(first), self));

@@ -63,7 +63,7 @@ fn refused(problem: &Problem, length: usize) {
     assert!((400..500).contains(&problem.status), "{text}");
 }
 
-/// Holds a type of body to what is read being written and read again.
+/// Checks that a body of this type, once read, is equal after it was written and read again.
 fn body<T: DeserializeOwned + Serialize + PartialEq + Debug>(samples: &[&str]) {
     Inputs::new(samples, &WORDS).check(|bytes| match parse::<T>(bytes) {
         Ok(value) => {

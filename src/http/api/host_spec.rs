@@ -19,19 +19,19 @@ use crate::service::host_file::{AppliedHostFile, HostFileOptions, HostFileView, 
 const JSON: &str = "application/json";
 const YAML: &str = "application/yaml";
 
-/// What a host file changes.
+/// Changes that a host file makes.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct HostFileDiff {
     /// The changes, in the order in which they are made; none where the host is what the file says.
     pub changes: Vec<HostChange>,
-    /// What may be wrong in the file, and refuses nothing, each with its place in it.
+    /// Possible mistakes in the file, each with its place; they do not prevent it from being applied.
     #[serde(default)]
     pub warnings: Vec<FieldError>,
     /// The operation that makes them; `null` for a dry run, and where there are none.
     pub operation: Option<Operation>,
 }
 
-/// How a host file is applied.
+/// Options for applying a host file.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -14,7 +14,7 @@ use crate::service::WriteOptions;
 use crate::service::incidents::{AcknowledgeRequest, IncidentView};
 use crate::service::page::Page;
 
-/// Which incidents.
+/// The incidents to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -47,7 +47,7 @@ pub(super) struct IncidentQuery {
 
 /// List incidents
 ///
-/// What broke, which clients lost their work, and when it recovered. A tenant's token sees the incidents that hit the tenant.
+/// An incident says what broke, which clients lost their work, and when it recovered. A tenant's token sees those that hit the tenant.
 #[utoipa::path(get, path = "/api/v1/incidents", operation_id = "list_incidents", tag = "incidents",
     extensions(("x-right" = json!(RequiredRight::OwnItems))), params(IncidentQuery),
     responses((status = 200, description = "Incidents, the newest first.", body = List<IncidentView>)))]

@@ -18,14 +18,14 @@ const LONGEST_TEXT: usize = 200;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DaemonLogFile {
-    /// What the control daemon writes.
+    /// The log of the control daemon.
     Control,
-    /// What its servers write.
+    /// The log of its servers.
     #[default]
     Server,
 }
 
-/// Which part of which log.
+/// The log to read, and the part of it.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -38,7 +38,7 @@ pub(super) struct DaemonLogQuery {
     #[serde(default)]
     #[param(max_length = 200)]
     contains: String,
-    /// What stands from this offset on, in bytes: `to` of an earlier answer. By default the end of the log.
+    /// Offset in bytes at which to begin: `to` of an earlier answer. By default, the end of the log is read.
     from: Option<u64>,
     /// Also the lines of the manager's own sessions.
     #[serde(default)]
@@ -52,9 +52,9 @@ pub struct DaemonLog {
     pub path: String,
     /// Its lines, the first written first; at most 400.
     pub lines: Vec<String>,
-    /// Where this part ends, in bytes: what is written later begins there.
+    /// Offset in bytes at which this part ends; later lines begin there.
     pub to: u64,
-    /// How many lines of the manager's own sessions are left out.
+    /// Number of lines of the manager's own sessions that are left out.
     pub hidden: usize,
 }
 

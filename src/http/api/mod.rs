@@ -89,16 +89,16 @@ impl Modify for TokenScheme {
     }
 }
 
-/// What serves the API, by who may call it, and the operation of each endpoint without the schemas that it refers to.
+/// Routers of the API, by the callers that they admit, and the operation of each endpoint without the schemas that it refers to.
 #[derive(Default)]
 pub(super) struct Routes {
-    /// The caller needs a token.
+    /// Endpoints whose caller must be known, as by a token.
     pub(super) authenticated: Router<AppState>,
-    /// The caller needs none.
+    /// Endpoints that need no token.
     pub(super) open: Router<AppState>,
-    /// No caller is looked at.
+    /// Endpoints that do not look at their caller at all.
     pub(super) probes: Router<AppState>,
-    /// What each handler declares.
+    /// Operations as the handlers declare them.
     pub(super) operations: Paths,
 }
 
@@ -220,7 +220,7 @@ endpoints! {
     probes::healthz, probes::readyz, probes::readyz_daemon;
 }
 
-/// What the handlers declare; the tests complete it and hold `openapi/` to it.
+/// Builds the document from the declarations of the handlers; the tests complete it and compare `openapi/` with it.
 pub fn declared() -> utoipa::openapi::OpenApi {
     let mut document = ApiDocument::openapi();
     document.merge(Endpoints::openapi());

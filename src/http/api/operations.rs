@@ -14,7 +14,7 @@ use crate::http::problem::Problem;
 use crate::service::page::Page;
 use crate::service::{ServiceError, WriteOptions};
 
-/// Which operations.
+/// The operations to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

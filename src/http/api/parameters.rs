@@ -9,7 +9,7 @@ use crate::http::AppState;
 use crate::service::ServiceError;
 use crate::service::page::Page;
 
-/// Which page.
+/// The page of a list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -27,7 +27,7 @@ impl PageQuery {
     }
 }
 
-/// Whether to poll now.
+/// Option to poll now.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -37,7 +37,7 @@ pub(super) struct FreshQuery {
     pub(super) fresh: bool,
 }
 
-/// Whether a write is a dry run.
+/// Option to make a write a dry run.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -47,7 +47,7 @@ pub(super) struct WriteQuery {
     pub(super) dry_run: bool,
 }
 
-/// Whether to poll now, and how long to wait.
+/// Options to poll now, and to wait.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -62,7 +62,7 @@ pub(super) struct ReadQuery {
     pub(super) wait_s: u32,
 }
 
-/// Whether a write is a dry run, and how long to wait for its effect.
+/// Options to make a write a dry run, and to wait for its effect.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -77,7 +77,7 @@ pub(super) struct EffectQuery {
     pub(super) wait_s: u32,
 }
 
-/// How long to wait.
+/// Option to wait.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -88,7 +88,7 @@ pub(super) struct WaitQuery {
     pub(super) wait_s: u32,
 }
 
-/// How long a request waits that may wait so many seconds: it is answered before its own time is over.
+/// Checks `wait_s` and returns the time to wait, which ends before the timeout of the request itself.
 pub(super) fn checked_wait(app: &AppState, wait_s: u32) -> Result<Duration, ServiceError> {
     if wait_s > 60 {
         return Err(ServiceError::field("/wait_s", format!("wait_s is {wait_s}: give at most 60 seconds")));
@@ -96,7 +96,7 @@ pub(super) fn checked_wait(app: &AppState, wait_s: u32) -> Result<Duration, Serv
     Ok(Duration::from_secs(wait_s.min(app.limits.request_timeout_s.saturating_sub(1)).into()))
 }
 
-/// Whether a stop is a dry run, and how long clients have.
+/// Options to make a stop a dry run, and for the time that clients have.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -11,7 +11,7 @@ use crate::http::extract::{Call, Path, Query};
 use crate::http::problem::Problem;
 use crate::service::layouts::PartitionView;
 
-/// Which page, and whether to poll now.
+/// The page of a list, and the option to poll now.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -21,15 +21,15 @@ pub struct Health {
     pub status: String,
 }
 
-/// Whether every daemon is ready.
+/// Readiness of the daemons and of the manager itself.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Readiness {
-    /// Whether the desired generation of each was applied and read back.
+    /// True if the desired generation of each daemon was applied and read back, and nothing keeps the manager itself from working.
     pub ready: bool,
     /// The daemons that are not ready.
     pub not_ready: Vec<NotReady>,
-    /// Why the manager manages no daemon: its database belongs to another machine, or was confirmed and is being loaded, or the driver is waited for.
-    /// `GET /api/v1/host` says which.
+    /// Reason for which the manager manages no daemon: its database belongs to another machine, or was confirmed and is being loaded, or
+    /// the driver is waited for. `GET /api/v1/host` says which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<String>,
     /// The conditions that keep the manager itself from working, such as `DatabaseLost`; `GET /api/v1/host` explains them.
@@ -88,7 +88,7 @@ pub(super) async fn readyz_daemon(
     State(app): State<AppState>,
     Path(name): Path<DaemonName>,
 ) -> Result<(StatusCode, Json<Readiness>), Problem> {
-    // To callers who need no token a daemon that there is not is one that is not ready.
+    // Callers need no token here, so a daemon that does not exist is reported as one that is not ready.
     let not_ready = match app.service.without_permit().not_ready(Some(&name)).await {
         Err(ServiceError::NotFound { .. }) => vec![(name, Phase::Absent)],
         not_ready => not_ready.map_err(full)?,
@@ -100,7 +100,7 @@ pub(super) async fn readyz_daemon(
     ))
 }
 
-/// The reason, as nothing here names tenants or processes.
+/// Returns the full problem, since nothing in it names tenants or processes here.
 fn full(error: ServiceError) -> Problem {
     Problem::from(error).unredacted()
 }

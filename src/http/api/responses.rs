@@ -25,7 +25,7 @@ impl<T> From<Paged<T>> for List<T> {
     }
 }
 
-/// A resource that was written, with its entity tag; without one after a dry run, since the next write gets that tag.
+/// Answers with a resource that was written and its entity tag; without the tag after a dry run, since the next write gets it.
 pub(super) fn written<T: Serialize>(written: &Written<T>, revision: i64, dry_run: bool) -> Response {
     if dry_run {
         return (StatusCode::OK, axum::Json(&written.value)).into_response();
@@ -37,12 +37,12 @@ pub(super) fn written<T: Serialize>(written: &Written<T>, revision: i64, dry_run
     }
 }
 
-/// An operation that was accepted, and where it can be followed.
+/// Answers with an operation that was accepted, and the location at which it can be followed.
 pub(super) fn accepted(operation: &Operation, dry_run: bool) -> Response {
     accepted_as(operation, operation, dry_run)
 }
 
-/// The same with another body.
+/// Answers as [`accepted`] does, but with another body.
 pub(super) fn accepted_as(operation: &Operation, body: &impl Serialize, dry_run: bool) -> Response {
     if dry_run {
         return (StatusCode::OK, axum::Json(body)).into_response();

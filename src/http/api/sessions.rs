@@ -18,7 +18,7 @@ use crate::http::problem::Problem;
 use crate::service::ServiceError;
 use crate::service::access::sessions::{NewSession, SessionView, SessionsOf};
 
-/// What to log in with.
+/// Credentials for a login.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LoginRequest {
@@ -90,7 +90,7 @@ pub(super) async fn list(Call { app, ctx }: Call) -> Result<axum::Json<List<Sess
     Ok(axum::Json(List { items: app.service.sessions(&ctx)?, next_cursor: None }))
 }
 
-/// Whose sessions to end.
+/// The owner of the sessions to end.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -138,7 +138,7 @@ pub struct LoginUrl {
     /// The address.
     #[schema(value_type = String, example = "http://127.0.0.1:8640/login?code=…")]
     pub url: Secret,
-    /// When it expires.
+    /// Time at which it expires.
     #[serde(with = "crate::domain::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub expires_at: i64,

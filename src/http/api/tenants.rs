@@ -29,7 +29,7 @@ use crate::service::tenants::leases::{HeldLease, LeaseRequest, LeaseView};
 use crate::service::tenants::{EnvironmentView, TenantFilter, TenantView};
 use crate::service::{ServiceError, Written};
 
-/// Which tenants.
+/// The tenants to list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -103,7 +103,7 @@ pub(super) async fn put(
     answered(&app, &ctx, done, &query, wait).await
 }
 
-/// The tenant that was written, once its settings are in force where that is waited for.
+/// Answers with the tenant that was written; with `wait_s`, once its settings are in force.
 async fn answered(
     app: &AppState,
     ctx: &RequestContext,
@@ -146,7 +146,7 @@ pub(super) async fn patch(
     }
 }
 
-/// Whether a deletion is a dry run or a drain, and what becomes of the tenant's directory.
+/// Options to make a deletion a dry run or a drain, and for the tenant's directory.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -154,12 +154,12 @@ pub(super) struct DeleteTenantQuery {
     /// Check the request and answer as if it were done, but change nothing.
     #[serde(default)]
     dry_run: bool,
-    /// No process will be started with the tenant's environment any more, so that its directory goes at once. Else it stays for a day,
-    /// with a socket that refuses: a shell that has its path would go past MPS without it.
+    /// Delete the tenant's directory at once: no process will be started with its environment any more. By default it stays for a day,
+    /// with a socket that refuses connections: without it, a shell with that environment would bypass MPS.
     #[serde(default)]
     finished: bool,
-    /// Admit no process from now on, and delete the tenant once it has none, for which the answer does not wait: it expires now. A change of
-    /// its expiry takes that back.
+    /// Let the tenant expire now: it admits no further process, and is deleted once it has none. The answer does not wait for that. A
+    /// change of its expiry takes the drain back.
     #[serde(default)]
     drain: bool,
 }
@@ -189,8 +189,8 @@ pub(super) async fn delete(
 
 /// Get the environment of a tenant's processes
 ///
-/// JSON by default, lines for a shell with `Accept: text/x-shellscript`. 409 while the tenant's partition is not verified, or is still used by
-/// a process of another tenant.
+/// JSON by default, lines for a shell with `Accept: text/x-shellscript`. 409 while the tenant's partition is not verified, or is still
+/// used by a process of another tenant.
 #[utoipa::path(get, path = "/api/v1/tenants/{name}/environment", operation_id = "get_tenant_environment", tag = "tenants",
     extensions(("x-right" = json!(RequiredRight::ViewTenant))),
     params(("name" = TenantName, Path, description = "The name of the tenant.")),

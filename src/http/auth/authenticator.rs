@@ -1,4 +1,4 @@
-//! What authentication knows of the server: its names, and the cookies of its sessions.
+//! The server's side of authentication: its names, and the cookies of its sessions.
 
 use std::net::SocketAddr;
 
@@ -12,16 +12,16 @@ pub(super) const LONGEST_TOKEN: usize = 256;
 /// Most failures delayed at the same time: each holds a connection.
 pub(super) const MAX_DELAYED: usize = 64;
 
-/// How the server is reached.
+/// Address and names of the server.
 #[derive(Debug, Clone)]
 pub struct ServerAddress {
     /// The address that it listens on.
     pub address: SocketAddr,
-    /// Whether it is reached by TLS.
+    /// True if it is reached by TLS.
     pub tls: bool,
     /// Its names on loopback, beside addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// Whether the metrics are public.
+    /// True if the metrics are public.
     pub open_metrics: bool,
 }
 
@@ -34,17 +34,17 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// For a server reached like this.
+    /// Creates the authenticator of a server with this address.
     pub fn new(entrance: ServerAddress) -> Self {
         Self { entrance, waiting: tokio::sync::Semaphore::new(MAX_DELAYED) }
     }
 
-    /// Whether it is reachable over TCP only from this host.
+    /// Returns true if TCP connections are possible only from this host.
     pub(in crate::http) fn on_loopback(&self) -> bool {
         self.entrance.address.ip().to_canonical().is_loopback()
     }
 
-    /// Whether a Host header may have this name.
+    /// Returns true if a Host header may have this name: an IP address, `localhost`, or one of its own names.
     pub(in crate::http) fn is_called(&self, host: &str) -> bool {
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         bare.parse::<std::net::IpAddr>().is_ok()

@@ -81,7 +81,7 @@ fn shown(headers: &HeaderMap) -> Credentials {
     }
 }
 
-/// The caller of a request, attached to it; its rights are checked by each use case.
+/// Identifies the caller of a request and attaches it; each use case checks its rights.
 pub(super) async fn admit(state: &AppState, peer: Peer, request: &mut Request) -> Result<Actor, Response> {
     let access = state.service.without_permit().access();
     let now = state.service.clock().unix_ms();
@@ -126,12 +126,12 @@ pub(super) fn note(request: &mut Request, admission: Admission, key: Option<Sess
     admission.actor
 }
 
-/// Whether a request reads the metrics, and does nothing else.
+/// Returns true if a request only reads the metrics.
 fn requests_metrics(request: &Request) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD) && request.uri().path() == "/metrics"
 }
 
-/// The caller of a request that was refused before authentication.
+/// Identifies the caller of a request that was refused before authentication; `None` if it has no valid credentials.
 pub(super) fn known(state: &AppState, peer: Peer, headers: &HeaderMap) -> Option<Actor> {
     let access = state.service.without_permit().access();
     let admission = match (shown(headers), peer) {

@@ -30,7 +30,7 @@ impl Peer {
         }
     }
 
-    /// Where it calls from.
+    /// Returns the origin of its calls.
     pub fn origin(self) -> Origin {
         match self {
             // An IPv4 address on an IPv6 socket is the same one.
@@ -47,7 +47,7 @@ impl Peer {
         }
     }
 
-    /// Whether unrelated callers share this peer's address.
+    /// Returns true if unrelated callers may share this peer's address, as on loopback.
     pub(super) fn is_shared(self) -> bool {
         matches!(self, Self::Tcp(address) if address.ip().to_canonical().is_loopback())
     }

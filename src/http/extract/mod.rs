@@ -26,7 +26,7 @@ use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
 /// Longest pause of a sender within a body.
 pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The application and who asks, with which every use case is called.
+/// The application and the caller's context, with which every use case is called.
 pub(super) struct Call {
     pub(super) app: AppState,
     pub(super) ctx: RequestContext,
@@ -204,7 +204,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
     }
 }
 
-/// What is wrong with a path, without the names of Rust types.
+/// Returns the message for an invalid path, without the names of Rust types.
 fn wrong_path(rejection: PathRejection) -> String {
     let PathRejection::FailedToDeserializePathParams(failed) = rejection else {
         return rejection.body_text();
@@ -248,7 +248,7 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    /// With the query's `dry_run`.
+    /// Combines them with the query's `dry_run`.
     pub(super) fn options(self, dry_run: bool) -> WriteOptions {
         WriteOptions { dry_run, if_match: self.if_match, must_be_new: self.must_be_new }
     }
@@ -293,7 +293,7 @@ pub(super) struct Idempotency {
 const MAX_KEY: usize = 255;
 
 impl Idempotency {
-    /// The context of this request with its key and a digest of what it asks for.
+    /// Adds the key and a digest of the request's content to its context.
     pub(super) fn add_to(
         self,
         ctx: RequestContext,
@@ -305,7 +305,7 @@ impl Idempotency {
         Ok(ctx.with_idempotency(key))
     }
 
-    /// The key of this actor with a digest of the raw query and body.
+    /// Returns the key of this actor, with a digest of the raw query and body.
     pub(super) fn of_bytes(self, ctx: &RequestContext, query: &str, body: &[u8]) -> Option<IdempotencyKey> {
         self.digested(ctx, [query.as_bytes(), body])
     }

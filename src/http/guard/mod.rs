@@ -56,12 +56,12 @@ pub(super) fn wrong_host(app: &AppState, peer: Peer, request: &Request) -> Optio
     Some(problem.into_response())
 }
 
-/// HTTP/1.1 requires a Host header (RFC 9112, 3.2); HTTP/1.0 and HTTP/2 do not.
+/// Returns true if a request lacks the Host header that HTTP/1.1 requires (RFC 9112, 3.2); HTTP/1.0 and HTTP/2 do not require it.
 fn names_none(request: &Request) -> bool {
     request.version() == Version::HTTP_11 && !request.headers().contains_key(header::HOST)
 }
 
-/// Whether a request names another server although this one listens on loopback.
+/// Returns true if a request names another server although this one listens on loopback.
 ///
 /// A foreign page can let its own name resolve to 127.0.0.1, and then has the same origin as this server (DNS rebinding). It
 /// cannot make the browser send another name; an address is safe.
@@ -71,7 +71,7 @@ fn names_another(server: &Authenticator, peer: Peer, request: &Request) -> bool 
         && !is_called(server, request.uri(), request.headers())
 }
 
-/// Whether a request names this server, or no server: HTTP/1.0 has no Host header, and no browser uses it.
+/// Returns true if a request names this server, or no server: HTTP/1.0 has no Host header, and no browser uses it.
 fn is_called(server: &Authenticator, uri: &Uri, headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(header::HOST).iter();
     // The authority of HTTP/2, and of HTTP/1.1 clients that treat this as a proxy.

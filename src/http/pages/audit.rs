@@ -110,7 +110,7 @@ impl AuditRow {
     }
 }
 
-/// Whether the target of an attempt existed before it, or exists since.
+/// Returns true if the target of an attempt existed before it, or exists since.
 fn is_made(record: &AuditRecord) -> bool {
     let creates = record.action.starts_with("PUT ") || record.action.starts_with("POST ");
     record.outcome == AuditOutcome::Done || record.before.is_some() || !creates

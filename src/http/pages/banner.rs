@@ -42,26 +42,26 @@ impl IncidentRow {
         self.incident.time_to_recovery_ms.map(Lasting)
     }
 
-    /// When it was acknowledged, and by whom.
+    /// Returns the time of its acknowledgement, and the actor.
     pub(super) fn acknowledged(&self) -> Option<(Moment, &str)> {
         let acknowledged = self.incident.acknowledged.as_ref()?;
         Some((Moment(acknowledged.at), acknowledged.by.as_deref().unwrap_or("an operator")))
     }
 }
 
-/// The incidents that a page shows above everything else, open and severe ones first; empty when all is well.
+/// Incidents that a page shows above everything else, open and severe ones first; empty when all is well.
 pub(super) struct Banner {
     pub(super) rows: Vec<IncidentRow>,
-    /// How many there are, those that are not shown included.
+    /// Number of incidents, including those that are not shown.
     pub(super) total: u64,
-    /// How many of these are open.
+    /// Number of open incidents among all of them.
     pub(super) open: u64,
-    /// Where all of them are listed.
+    /// Address of the list of all of them.
     pub(super) list: String,
 }
 
 impl Banner {
-    /// Open incidents, and those of the last hour that nobody acknowledged.
+    /// Reads the open incidents, and those of the last hour that were not acknowledged.
     pub(super) async fn of(
         app: &AppState,
         ctx: &RequestContext,
@@ -79,7 +79,7 @@ impl Banner {
         Ok(Self { rows, total, open, list })
     }
 
-    /// About a daemon, from its first event on.
+    /// Reads the incidents of a daemon, from its first event on.
     pub(super) async fn of_daemon(
         app: &AppState,
         ctx: &RequestContext,
@@ -90,12 +90,12 @@ impl Banner {
         Self::of(app, ctx, IncidentFilter { daemon, from_event, ..IncidentFilter::default() }).await
     }
 
-    /// About a GPU.
+    /// Reads the incidents of a GPU.
     pub(super) async fn of_gpu(app: &AppState, ctx: &RequestContext, gpu: &GpuUuid) -> Result<Self, Problem> {
         Self::of(app, ctx, IncidentFilter { gpu: Some(gpu.clone()), ..IncidentFilter::default() }).await
     }
 
-    /// About a tenant, from its first event on.
+    /// Reads the incidents of a tenant, from its first event on.
     pub(super) async fn of_tenant(
         app: &AppState,
         ctx: &RequestContext,
@@ -111,17 +111,17 @@ impl Banner {
         self.rows.iter().map(|row| row.tone).min()
     }
 
-    /// How many are not shown.
+    /// Returns the number of incidents that are not shown.
     pub(super) fn more(&self) -> u64 {
         self.total.saturating_sub(u64::try_from(self.rows.len()).unwrap_or(u64::MAX))
     }
 
-    /// Whether it shows an open incident of one of these kinds of a daemon.
+    /// Returns true if it shows an open incident of one of these kinds for the daemon.
     pub(super) fn covers(&self, daemon: &DaemonName, kinds: &[IncidentKind]) -> bool {
         self.open_rows().any(|incident| incident.daemon == *daemon && kinds.contains(&incident.kind))
     }
 
-    /// Whether it shows an open incident of this kind of a GPU.
+    /// Returns true if it shows an open incident of this kind for the GPU.
     pub(super) fn covers_gpu(&self, gpu: &GpuUuid, kind: IncidentKind) -> bool {
         self.open_rows().any(|incident| incident.kind == kind && incident.gpus.contains(gpu))
     }

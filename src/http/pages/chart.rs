@@ -15,10 +15,10 @@ const ROWS: i64 = 13;
 /// Charts of one subject, stacked, over the same hour.
 #[derive(Debug, Serialize)]
 pub(super) struct Chart {
-    /// Where the script fetches it again.
+    /// Address from which the script fetches it again.
     #[serde(skip)]
     pub(super) href: String,
-    /// When it was drawn, in unix milliseconds.
+    /// Time at which it was drawn, in unix milliseconds.
     now: i64,
     /// The period it covers, in milliseconds.
     span_ms: i64,
@@ -87,7 +87,7 @@ impl Chart {
         Self { href, now, span_ms: SPAN_MS, every_ms: EVERY_MS, panels }
     }
 
-    /// The same with the colours of the map beside it; other lines get the remaining ones.
+    /// Gives tenants the colours that they have on the map beside the chart; other lines get the remaining colours.
     #[must_use]
     pub(super) fn coloured(mut self, colours: &[(TenantName, usize)]) -> Self {
         for panel in &mut self.panels {

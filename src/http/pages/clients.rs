@@ -92,7 +92,7 @@ struct ClientPage {
     client: Option<ClientView>,
     of_host: bool,
     memory: Vec<(GpuUuid, String, Option<Amount>)>,
-    /// Once it is gone, what is known of it, and the incident in which it lost its work.
+    /// Last known data of a client that is gone, with the incident in which it lost its work.
     gone: Option<AffectedClient>,
     incident: Option<i64>,
     events: Vec<Event>,
@@ -137,13 +137,13 @@ async fn show(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Result<Respo
 struct TerminatePage {
     frame: Frame,
     client: ClientView,
-    /// Why it would be refused.
+    /// Reason for which the termination would be refused.
     refused: Option<String>,
-    /// Whether it is stopped, so that the user must choose what to do.
+    /// True if the client is stopped, so that the user must choose an action.
     stopped: bool,
 }
 
-/// The field for what to do with a stopped client.
+/// The field for the action on a stopped client.
 const STOPPED: &str = "stopped";
 
 /// The options for a stopped client.
@@ -160,7 +160,7 @@ async fn confirm_terminate(Call { app, ctx }: Call, Path(id): Path<ClientId>) ->
         client => client?,
     };
     let stopped = app.service.is_client_stopped(&ctx, id).await?;
-    // That is chosen on the page.
+    // The user chooses the action on the page; any one will do for the rehearsal.
     let policy = if stopped { StoppedPolicy::Continue } else { StoppedPolicy::Refuse };
     let rehearsed = app.service.terminate(&ctx, id, policy, WriteOptions::rehearsal()).await;
     let refused = rehearsal_refusal(&ctx, rehearsed)?;
@@ -180,7 +180,7 @@ async fn terminate(
     };
     match app.service.terminate(&ctx, id, policy, WriteOptions::default()).await {
         Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
-        // It has ended already, as requested.
+        // The client has ended already, as requested.
         Err(error @ ServiceError::NotFound { .. }) => redirect_to_history(&app, &ctx, id, error).await,
         Err(error @ ServiceError::Conflict(_)) => {
             let client = match app.service.client(&ctx, id).await {

@@ -70,7 +70,7 @@ fn in_words(pointer: &str) -> String {
     place.strip_prefix("spec/").unwrap_or(place).replace(['/', '_'], " ")
 }
 
-/// Whether a person reads the response: programs request other formats, or accept any.
+/// Returns true if a person reads the response: programs request other formats, or accept any.
 fn is_for_a_person(uri: &Uri, headers: &HeaderMap) -> bool {
     !uri.path().starts_with("/api/") && accept::names(headers, "text/html")
 }
@@ -117,7 +117,7 @@ async fn as_page(
     Response::from_parts(parts, body)
 }
 
-/// What to do about a kind of refusal, in addition to its detail.
+/// Returns advice on a kind of refusal, in addition to its detail.
 fn remedy(status: StatusCode) -> &'static str {
     match status {
         StatusCode::NOT_FOUND => "It may have been deleted, or the address mistyped.",

@@ -1,4 +1,4 @@
-//! How pages show values: badges for states, amounts with their units, times.
+//! Values as pages show them: badges for states, amounts with their units, times.
 
 use std::fmt;
 
@@ -53,7 +53,7 @@ const fn badge(word: &'static str, tone: Tone) -> Badge {
     Badge { word, tone }
 }
 
-/// The state of a daemon; `None` is one that the manager does not look after at present.
+/// Returns the badge for the state of a daemon; `None` stands for one that the manager does not manage at present.
 pub(super) fn daemon(status: Option<&DaemonStatus>) -> Badge {
     match status {
         // An observed daemon's settings are not expected to change.
@@ -82,7 +82,7 @@ fn phase(phase: Option<Phase>) -> Badge {
     }
 }
 
-/// The severity of an event.
+/// Returns the badge for the severity of an event.
 pub(super) fn severity(severity: Severity) -> Badge {
     match severity {
         Severity::Info => badge("info", Tone::Quiet),
@@ -92,7 +92,7 @@ pub(super) fn severity(severity: Severity) -> Badge {
     }
 }
 
-/// The state of an operation.
+/// Returns the badge for the state of an operation.
 pub(super) fn operation(of: OperationState) -> Badge {
     match of {
         OperationState::Pending => badge("waiting", Tone::Busy),
@@ -103,7 +103,7 @@ pub(super) fn operation(of: OperationState) -> Badge {
     }
 }
 
-/// The outcome of a verification.
+/// Returns the badge for the outcome of a verification.
 pub(super) fn verification(of: VerificationOutcome) -> Badge {
     match of {
         VerificationOutcome::Verified => badge("verified", Tone::Good),
@@ -112,7 +112,7 @@ pub(super) fn verification(of: VerificationOutcome) -> Badge {
     }
 }
 
-/// Whether what a client saw matches.
+/// Returns the badge for the comparison of a setting with the value that a client saw.
 pub(super) fn verdict(of: ComparisonVerdict) -> Badge {
     match of {
         ComparisonVerdict::Holds => badge("holds", Tone::Good),
@@ -121,7 +121,7 @@ pub(super) fn verdict(of: ComparisonVerdict) -> Badge {
     }
 }
 
-/// The outcome of an attempt.
+/// Returns the badge for the outcome of an attempt.
 pub(super) fn outcome(of: AuditOutcome) -> Badge {
     match of {
         AuditOutcome::Done => badge("done", Tone::Good),
@@ -130,7 +130,7 @@ pub(super) fn outcome(of: AuditOutcome) -> Badge {
     }
 }
 
-/// Whether a token is valid.
+/// Returns the badge for the state of a token.
 pub(super) fn token(of: TokenState) -> Badge {
     match of {
         TokenState::Active => badge("active", Tone::Good),
@@ -139,7 +139,7 @@ pub(super) fn token(of: TokenState) -> Badge {
     }
 }
 
-/// The state of a layout on a daemon.
+/// Returns the badge for the state of a layout on a daemon.
 pub(super) fn layout(of: LayoutState) -> Badge {
     match of {
         LayoutState::Pending => badge("pending", Tone::Busy),
@@ -151,7 +151,7 @@ pub(super) fn layout(of: LayoutState) -> Badge {
     }
 }
 
-/// Whether something is ready, by its condition `Ready`.
+/// Returns the badge for readiness, according to the condition `Ready`.
 pub(super) fn ready(conditions: &[Condition]) -> Badge {
     match condition::ready(conditions) {
         Some(ready) if ready.status => badge("ready", Tone::Good),
@@ -161,7 +161,7 @@ pub(super) fn ready(conditions: &[Condition]) -> Badge {
     }
 }
 
-/// What enforces a value; `None` if unknown.
+/// Returns the badge for the enforcer of a value; `None` stands for an unknown one.
 pub(super) fn enforced_by(of: Option<EnforcedBy>) -> Badge {
     match of {
         Some(EnforcedBy::Server) => badge("the server", Tone::Good),
@@ -287,12 +287,12 @@ impl<'a> Stamped<'a> {
 pub(super) struct Lasting(pub(super) i64);
 
 impl Lasting {
-    /// From one time to another.
+    /// Creates the duration from one time to another.
     pub(super) fn between(from: i64, to: i64) -> Self {
         Self(to.saturating_sub(from).max(0))
     }
 
-    /// To the millisecond.
+    /// Returns the exact duration in milliseconds.
     pub(super) fn exact(self) -> String {
         format!("{} ms", grouped(self.0.unsigned_abs()))
     }
@@ -321,14 +321,14 @@ pub(super) struct BarPart {
     pub(super) length: f64,
 }
 
-/// Memory on one bar: used, what the limits come to, and total. The bar is as long as the largest, so that limits beyond the total
-/// are visible.
+/// Memory on one bar: used, sum of the limits, and total. The bar is as long as the largest, so that limits beyond the total are
+/// visible.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Gauge {
     pub(super) used: Amount,
     pub(super) limits: Amount,
     pub(super) total: Amount,
-    /// What the limits may come to, where that is not the total.
+    /// Most that the limits may add up to, if that differs from the total.
     pub(super) capacity: Option<Amount>,
 }
 
@@ -337,19 +337,19 @@ impl Gauge {
         Self { used: Amount(used), limits: Amount(limits), total: Amount(total), capacity: None }
     }
 
-    /// The same with what the limits may come to.
+    /// Adds the most that the limits may add up to.
     #[must_use]
     pub(super) fn with_capacity(self, capacity: Option<u64>) -> Self {
         let capacity = capacity.map(Amount).filter(|capacity| *capacity != self.total);
         Self { capacity, ..self }
     }
 
-    /// Whether the limits come to more than exists.
+    /// Returns true if the limits add up to more than the total.
     pub(super) fn is_overcommitted(&self) -> bool {
         self.limits.0 > self.total.0
     }
 
-    /// How much more the limits come to than exists.
+    /// Returns the amount by which the sum of the limits exceeds the total.
     pub(super) fn over(&self) -> Amount {
         Amount(self.limits.0.saturating_sub(self.total.0))
     }

@@ -30,7 +30,7 @@ pub(super) struct FieldDifference {
     pub(super) yours: String,
 }
 
-/// Why a rehearsed write would be refused. A missing right or resource is a problem at once.
+/// Returns the reason for which a rehearsed write would be refused. A missing right or resource is a problem at once.
 pub(super) fn rehearsal_refusal<T>(
     ctx: &RequestContext,
     rehearsed: Result<T, ServiceError>,
@@ -46,7 +46,7 @@ pub(super) fn rehearsal_refusal<T>(
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Form(Vec<(String, String)>);
 
-/// How the text of a field becomes JSON.
+/// Rule by which the text of a field becomes JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     /// Text; omitted if empty.
@@ -76,7 +76,7 @@ pub(super) type Field = (&'static str, Shape);
 pub(super) type SpecField = (&'static str, Shape, &'static str);
 
 impl Form {
-    /// As browsers encode it.
+    /// Parses a form as browsers encode it.
     pub(super) fn parse(bytes: &[u8]) -> Self {
         Self(form_urlencoded::parse(bytes).into_owned().collect())
     }
@@ -145,12 +145,12 @@ impl Form {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Whether a checkbox is checked.
+    /// Returns true if a checkbox is checked.
     pub(super) fn ticked(&self, name: &str) -> bool {
         !self.text(name).is_empty()
     }
 
-    /// Whether a list contains a value.
+    /// Returns true if a list contains a value.
     pub(super) fn has(&self, name: &str, value: &str) -> bool {
         self.all(name).any(|one| one == value)
     }
@@ -188,7 +188,7 @@ impl Form {
         without_errors(self.read_rest(fields))
     }
 
-    /// The form's value without its wrong fields, if it can do without them, and what is wrong in these.
+    /// Reads the form without its wrong fields, if the value is complete without them, and returns the errors of these.
     pub(super) fn read_rest<T: DeserializeOwned>(&self, fields: &[Field]) -> (Option<T>, Vec<FieldError>) {
         let (mut root, mut errors) = (Map::new(), Vec::new());
         for (name, shape) in fields {
@@ -374,7 +374,7 @@ fn in_words(name: &str) -> String {
     name.trim_end_matches("_s").replace('_', " ").replace("gpu", "GPU")
 }
 
-/// What is wrong with a form: by field, or as a whole.
+/// Errors of a form: by field, or as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct FormErrors {
     /// The wrong fields, in the order of the form.
@@ -382,7 +382,7 @@ pub(super) struct FormErrors {
     pub(super) whole: Vec<String>,
 }
 
-/// A wrong field: the ID of its element, which is its name, its label, and what is wrong.
+/// A wrong field: the ID of its element, which is its name, its label, and the error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WrongField {
     pub(super) id: String,
@@ -451,7 +451,7 @@ impl FormErrors {
         &self.whole
     }
 
-    /// Whether there are no errors.
+    /// Returns true if there are no errors.
     pub(super) fn is_empty(&self) -> bool {
         self.by_field.is_empty() && self.whole.is_empty()
     }

@@ -26,7 +26,7 @@ pub(super) enum Section {
     Elsewhere,
 }
 
-/// Who sees the link to a section.
+/// Users who see the link to a section.
 #[derive(Clone, Copy)]
 enum Visibility {
     All,
@@ -62,7 +62,7 @@ pub(super) struct NavLink {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outside {
     pub(super) assets: Assets,
-    /// Whether the host is simulated.
+    /// True if the host is simulated.
     pub(super) simulated: bool,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Frame {
     pub(super) grant: Grant,
     pub(super) host: HostIdentity,
     pub(super) assets: Assets,
-    /// Whether the page shows the present state, and follows it.
+    /// True if the page shows the present state, and follows it.
     pub(super) live: bool,
     /// The last event that it shows.
     pub(super) last_event: i64,
@@ -117,27 +117,27 @@ impl Frame {
         }
     }
 
-    /// The same for a page that follows the present state.
+    /// Makes the page follow the present state.
     pub(super) fn live(self) -> Self {
         Self { live: true, ..self }
     }
 
-    /// Whether the user has at least this role on the host; other actions are not offered.
+    /// Returns true if the user has at least this role on the host; actions that need a higher one are not offered.
     pub(super) fn may(&self, least: Role) -> bool {
         host_role(&self.grant).is_some_and(|role| role >= least)
     }
 
-    /// Whether actions of operators are offered.
+    /// Returns true if actions of operators are offered.
     pub(super) fn operates(&self) -> bool {
         self.may(Role::Operator)
     }
 
-    /// Whether clients may be terminated: those of the host, or of the user's tenant.
+    /// Returns true if the user may terminate clients: those of the host, or those of the user's tenant.
     pub(super) fn terminates(&self) -> bool {
         self.operates() || self.grant.tenant().is_some()
     }
 
-    /// Whether actions of admins are offered.
+    /// Returns true if actions of admins are offered.
     pub(super) fn administers(&self) -> bool {
         self.may(Role::Admin)
     }

@@ -46,7 +46,7 @@ const EVENTS: usize = 20;
 const FILTER: [&str; 5] = ["state", "acknowledged", "kind", "daemon", "tenant"];
 
 impl IncidentsPage<'_> {
-    /// Whether the reader asked for some only.
+    /// Returns true if any field of the filter is set.
     fn is_filtered(&self) -> bool {
         FILTER.iter().any(|field| !self.query.text(field).is_empty())
     }
@@ -56,7 +56,7 @@ impl IncidentsPage<'_> {
         IncidentKind::ALL
     }
 
-    /// Whether daemons have pages for the reader.
+    /// Returns true if the reader may see the pages of daemons.
     fn of_host(&self) -> bool {
         self.frame.may(Role::Viewer)
     }
@@ -80,7 +80,7 @@ impl IncidentPage {
         self.frame.may(Role::Viewer)
     }
 
-    /// What its processes are to it.
+    /// Returns the heading for its processes: their relation to the incident.
     fn suspects_heading(&self) -> &'static str {
         match self.row.incident.kind {
             kind if kind.loses_work() => "Suspected",
@@ -167,7 +167,7 @@ async fn events_of(
     for id in incident.events.iter().take(EVENTS) {
         match app.service.event(ctx, *id).await {
             Ok(event) => events.push(event),
-            // It is no longer kept, or is of another tenant.
+            // The event is no longer kept, or belongs to another tenant.
             Err(ServiceError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }

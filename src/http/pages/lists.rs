@@ -45,7 +45,7 @@ impl ListQuery {
         Page::parse(self.text("cursor"), Some(ROWS))
     }
 
-    /// Whether this is the first page, which changes as things happen.
+    /// Returns true if this is the first page, which changes as things happen.
     pub(super) fn is_first(&self) -> bool {
         self.text("cursor").is_none()
     }
@@ -100,19 +100,19 @@ pub(super) struct Listing<T> {
     pub(super) rows: Vec<T>,
     pub(super) page_links: PageLinks,
     pub(super) refused: FormErrors,
-    /// Whether it is the first page, which changes as things happen.
+    /// True if it is the first page, which changes as things happen.
     is_first: bool,
     problem: Option<Problem>,
 }
 
 impl<T> Listing<T> {
-    /// The same with other rows.
+    /// Converts each row.
     pub(super) fn map<U>(self, row: impl FnMut(T) -> U) -> Listing<U> {
         let Self { rows, page_links, refused, is_first, problem } = self;
         Listing { rows: rows.into_iter().map(row).collect(), page_links, refused, is_first, problem }
     }
 
-    /// Whether the whole list is empty, and not only this page.
+    /// Returns true if the whole list is empty, and not only this page.
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.is_first && self.refused.is_empty()
     }
@@ -135,7 +135,7 @@ pub(super) struct PageLinks {
 }
 
 impl PageLinks {
-    /// Whether the list fits one page.
+    /// Returns true if the list fits on one page.
     pub(super) fn is_empty(&self) -> bool {
         self.first.is_none() && self.next.is_none()
     }

@@ -24,10 +24,10 @@ use crate::service::events::Following;
 const FIGURES: Duration = Duration::from_secs(5);
 /// Shortest time between two stale messages: events come in bursts.
 const PAUSE: Duration = Duration::from_millis(300);
-/// How long a browser waits before it reconnects.
+/// Time after which a browser reconnects.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Where to begin.
+/// Position at which to begin.
 #[derive(Debug, Deserialize)]
 pub(super) struct LiveQuery {
     /// The last event that the page shows.
@@ -39,7 +39,7 @@ pub(super) async fn follow(
     lifetime: Lifetime,
     Query(LiveQuery { after }): Query<LiveQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Message, Infallible>>>, Problem> {
-    // A page of before a restore may know later ones.
+    // A page from before a restore of the database may know later events.
     let after = after.map(|after| after.clamp(0, app.service.last_event()));
     let following = app.service.follow_events(&ctx, EventFilter::default(), after)?;
     let clock = app.service.clock();
@@ -61,9 +61,9 @@ pub(super) async fn follow(
 struct PageUpdates {
     following: Following,
     first: bool,
-    /// Whether the session has ended, which was said.
+    /// True if the page was told that its session has ended.
     is_over: bool,
-    /// Until when no stale message follows the last one.
+    /// Time until which no stale message follows the last one.
     rests_until: Instant,
     stop: CancellationToken,
     clock: Clock,
@@ -100,7 +100,7 @@ impl PageUpdates {
             followed = self.following.next() => if followed.is_err() { return false },
             () = &mut figures => {}
         }
-        // The first of a burst is shown at once, and the rest of it together.
+        // The first event of a burst is shown at once, and the rest of them together.
         while Instant::now() < self.rests_until {
             tokio::select! {
                 () = tokio::time::sleep_until(self.rests_until) => {}

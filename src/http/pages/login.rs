@@ -27,7 +27,7 @@ struct LoginPage<'a> {
     code: Option<&'a str>,
     next: Option<&'a str>,
     unsent: Option<&'a Unsent>,
-    /// Why a submitted form could not be kept.
+    /// Reason for which a submitted form could not be kept.
     lost: Option<&'a str>,
 }
 

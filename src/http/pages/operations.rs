@@ -52,7 +52,7 @@ struct OperationsPage<'a> {
 }
 
 impl OperationsPage<'_> {
-    /// Whether the filter offers the selected states: an address may name others.
+    /// Returns true if the filter offers the selected state: an address may name others.
     fn is_offered(&self) -> bool {
         let state = self.query.text("state");
         state.is_empty() || STATES.iter().any(|(value, _)| *value == state)
@@ -70,9 +70,9 @@ struct OperationPage {
     row: OperationSummary,
     steps: Vec<StepRow>,
     facts: Vec<(&'static str, String)>,
-    /// Who requested it, as long as its event exists.
+    /// Actor who requested it, as long as its event exists.
     by: Option<String>,
-    /// Whether it can be cancelled, and the effect.
+    /// Effect of cancelling it; `None` if it cannot be cancelled.
     cancel_effect: Option<&'static str>,
 }
 
@@ -166,7 +166,7 @@ struct StepRow {
 }
 
 impl StepRow {
-    /// A step of an operation; `is_last` is whether no step follows.
+    /// Creates the row of a step; `is_last` is true if no step follows.
     fn of(step: &Step, operation: &Operation, is_last: bool, now: i64) -> Self {
         let word = |word, tone| Badge { word, tone };
         // The operation's error begins with the failed step's outcome; the steps that undo it follow.
@@ -330,7 +330,7 @@ async fn show(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Result<Response,
     Ok(rendered(&OperationPage { frame, row, steps, facts, by, cancel_effect }))
 }
 
-/// Who requested it, from its event; `None` once that is pruned.
+/// Finds the actor who requested an operation, from its event; `None` once that is pruned.
 async fn requested_by(app: &AppState, ctx: &RequestContext, id: Uuid) -> Result<Option<String>, Problem> {
     let filter = EventFilter {
         types: vec![EventType::OperationRequested],

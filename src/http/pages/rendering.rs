@@ -8,7 +8,7 @@ use crate::domain::printable::with_symbols;
 use crate::http::problem::{Beside, Kind, Problem};
 use crate::service::ServiceError;
 
-/// What a page may load, and where its forms may be sent: only this server.
+/// Content security policy of pages: they load from this server only, and send their forms only to it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -20,7 +20,7 @@ pub(super) fn rendered(template: &impl Template) -> Response {
 /// A form shown again with its errors: it has the status of the problem, and is recorded as refused.
 pub(super) fn refused_with(template: &impl Template, problem: Problem) -> Response {
     let (mut refused, _) = problem.into_response().into_parts();
-    // The page says already what its reader may see.
+    // The page shows already everything that its reader may see.
     refused.extensions.remove::<Beside>();
     let mut shown = page(refused.status, template);
     shown.extensions_mut().extend(refused.extensions);

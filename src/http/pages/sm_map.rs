@@ -49,7 +49,7 @@ impl Owner {
         }
     }
 
-    /// Whether its cells are struck through because they are unusable.
+    /// Returns true if its cells are unusable, and therefore struck through.
     pub(super) fn is_left_over(&self) -> bool {
         *self == Self::LeftOver
     }
@@ -75,9 +75,9 @@ pub(super) struct Group {
     pub(super) sms: u32,
     /// Its ID, where it has one.
     pub(super) id: Option<PartitionId>,
-    /// Who is bound to it.
+    /// Tenants that are bound to it.
     pub(super) tenants: Vec<TenantName>,
-    /// Whether clients use it, as the daemon reports.
+    /// True if clients use it, as the daemon reports; `None` without a report.
     pub(super) in_use: Option<bool>,
     pub(super) cells: Vec<Cell>,
 }
@@ -112,13 +112,13 @@ pub(super) struct SmMap {
     pub(super) sms: u32,
     /// SMs of a chunk.
     pub(super) chunk_sms: u32,
-    /// Whether the number of chunks is known.
+    /// True if the number of chunks is known.
     pub(super) is_counted: bool,
     pub(super) width: usize,
     pub(super) height: usize,
 }
 
-/// What is known of a partition in addition to the daemon's list.
+/// Data of a partition that the daemon's list lacks.
 pub(super) struct Named<'a> {
     pub(super) id: Option<&'a PartitionId>,
     pub(super) name: &'a str,

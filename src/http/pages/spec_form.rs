@@ -26,21 +26,21 @@ pub(super) const REVISION: &str = "revision";
 pub(super) trait FormSpec: DeserializeOwned {
     /// The name of the resource that has such a spec.
     type Name: Clone + Display + FromStr<Err: Display> + DeserializeOwned + Send + Sync;
-    /// What the resource is called, as `tenant`.
+    /// Noun for the resource, as `tenant`.
     const NOUN: &'static str;
     const FIELDS: &'static [SpecField];
 
-    /// The form without what its user has typed and does not use, and with times for durations from now on.
+    /// Removes values that the choices of the form make unused, and converts durations from now on into times.
     fn used(form: &Form, _now: i64) -> Form {
         form.clone()
     }
 
-    /// A field that another choice of the form needs, and that is empty.
+    /// Returns the error of an empty field that another choice of the form requires.
     fn unfilled(_: &Form) -> Option<FieldError> {
         None
     }
 
-    /// The form that shows what is stored, with its revision.
+    /// Creates the form that shows the stored spec, with its revision.
     async fn stored(app: &AppState, ctx: &RequestContext, name: &Self::Name) -> Result<Form, ServiceError>;
 
     async fn write(
@@ -65,7 +65,7 @@ pub(super) struct SpecDraft<N> {
     pub(super) edited: Option<N>,
     pub(super) form: Form,
     pub(super) refused: FormErrors,
-    /// Where your values differ from the stored ones, when these changed after the form was opened.
+    /// Differences between the user's values and the stored ones, if these changed after the form was opened.
     pub(super) conflict: Option<Vec<FieldDifference>>,
 }
 
@@ -75,7 +75,7 @@ impl<N> SpecDraft<N> {
     }
 }
 
-/// The spec of the fields that a form uses, or everything that is wrong in these.
+/// Reads the spec from the fields that a form uses, or returns all errors in them.
 pub(super) fn read<S: FormSpec>(form: &Form, now: i64) -> Result<S, ServiceError> {
     without_errors(read_rest(form, now))
 }
@@ -118,7 +118,7 @@ pub(super) async fn create<S: FormSpec>(Call { app, ctx }: Call, form: Form) -> 
     }
 }
 
-/// Writes a spec; where it must be new and is not, its name is what is wrong.
+/// Writes a spec; if the resource must be new but exists, its name is the wrong field.
 async fn write_new<S: FormSpec>(
     app: &AppState,
     ctx: &RequestContext,
@@ -227,7 +227,7 @@ async fn refused<S: FormSpec>(
     Ok(refused_with(&S::page(app, ctx, draft).await?, problem))
 }
 
-/// Adds what else is wrong in a form. A write stops at the first error, so the rest is rehearsed without the wrong fields.
+/// Adds the other errors of a form. A write stops at the first error, so the rest is rehearsed without the wrong fields.
 async fn add_other_errors<S: FormSpec>(
     app: &AppState,
     ctx: &RequestContext,

@@ -1,4 +1,4 @@
-//! What a connection is doing, and which timeout applies: decided without a clock, from its bytes and requests.
+//! Activity of a connection and the timeout that applies to it: derived from its bytes and requests, with all times passed in.
 //!
 //! ```text
 //!   accepted ──▶ Head ──── request ────▶ Serving ── last answer sent ──▶ Idle ── first byte (HTTP/1) ──▶ Head
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::Limits;
 
-/// Why the server closes a connection.
+/// Reason for which the server closes a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Overdue {
     /// The head of a request, or the handshake before it, did not come in time.
@@ -48,13 +48,13 @@ impl Timeouts {
         }
     }
 
-    /// How often a connection is checked: a timeout is kept to within a quarter of the shortest.
+    /// Returns the interval at which a connection is checked: a timeout is kept to within a quarter of the shortest.
     pub(super) fn check_interval(&self) -> Duration {
         self.head.min(self.idle).min(self.write) / 4
     }
 }
 
-/// What a connection is doing.
+/// Activity of a connection.
 #[derive(Debug)]
 pub(super) struct Activity {
     state: Mutex<ConnectionState>,
@@ -63,7 +63,7 @@ pub(super) struct Activity {
 #[derive(Debug)]
 struct ConnectionState {
     doing: ConnectionPhase,
-    /// Whether requests share the connection, so that a byte does not start a request.
+    /// True if requests share the connection (HTTP/2), so that a byte does not start a request.
     multiplexed: bool,
     /// Since when nothing of a response could be sent.
     blocked: Option<Instant>,
@@ -96,7 +96,7 @@ impl Activity {
         Self { state: Mutex::new(state) }
     }
 
-    /// Bytes arrived.
+    /// Notes that bytes arrived.
     pub(super) fn read(&self, now: Instant) {
         let mut state = self.state();
         if !state.multiplexed && matches!(state.doing, ConnectionPhase::Idle { .. }) {
@@ -104,7 +104,7 @@ impl Activity {
         }
     }
 
-    /// The head of a request is complete.
+    /// Notes that the head of a request is complete.
     pub(super) fn begun(&self, multiplexed: bool) {
         let mut state = self.state();
         state.multiplexed = multiplexed;
@@ -116,7 +116,7 @@ impl Activity {
         };
     }
 
-    /// A request ended: fully answered, reset, or aborted.
+    /// Notes that a request ended: fully answered, reset, or aborted.
     pub(super) fn ended(&self, answered: bool, now: Instant) {
         let mut state = self.state();
         *(if answered { &mut state.answered } else { &mut state.taken_back }) += 1;
@@ -128,13 +128,13 @@ impl Activity {
         };
     }
 
-    /// Whether pending data could be sent.
+    /// Notes if pending data could be sent.
     pub(super) fn wrote(&self, taken: bool, now: Instant) {
         let mut state = self.state();
         state.blocked = if taken { None } else { state.blocked.or(Some(now)) };
     }
 
-    /// More of this response can be read.
+    /// Notes that more of this response can be read by the caller.
     pub(super) fn offered(&self, answer: u64, now: Instant) {
         let mut state = self.state();
         if state.untaken.iter().all(|(other, _)| *other != answer) {
@@ -142,12 +142,12 @@ impl Activity {
         }
     }
 
-    /// More of this response was read, or it is complete.
+    /// Notes that the caller read more of this response, or that it is complete.
     pub(super) fn taken(&self, answer: u64) {
         self.state().untaken.retain(|(other, _)| *other != answer);
     }
 
-    /// Whether the connection must be closed, and why.
+    /// Returns the reason for which the connection must be closed now, if there is one.
     pub(super) fn overdue(&self, timeouts: &Timeouts, now: Instant) -> Option<Overdue> {
         let state = self.state();
         let past = |since: Instant, longest: Duration| now.saturating_duration_since(since) >= longest;

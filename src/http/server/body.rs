@@ -35,7 +35,7 @@ pub(super) struct Paced {
     body: Incoming,
     rate: u32,
     received: u64,
-    /// When it was first polled: before that, the sender waits for us.
+    /// Time at which it was first polled: before that, the sender waits for the server.
     began: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
@@ -44,7 +44,7 @@ impl Paced {
         Self { body, rate, received: 0, began: None }
     }
 
-    /// The time allowed for so many bytes.
+    /// Returns the time allowed for the bytes received so far.
     fn allowed(&self) -> Duration {
         GRACE + Duration::from_millis(self.received.saturating_mul(1000) / u64::from(self.rate.max(1)))
     }

@@ -27,7 +27,7 @@ use crate::http::auth::Peer;
 use crate::http::tls::Certificates;
 use crate::metrics::wire::{Closed, Wire};
 
-/// How often an HTTP/2 connection with requests in progress is pinged.
+/// Interval at which an HTTP/2 connection with requests in progress is pinged.
 const PING: Duration = Duration::from_secs(30);
 /// Send buffer of one request of an HTTP/2 connection, in bytes.
 const SEND_BUFFER: usize = 64 << 10;
@@ -37,7 +37,7 @@ const WINDOWS: (u32, u32) = (256 << 10, 1 << 20);
 /// by `Activity`.
 const RESETS: usize = 20;
 
-/// What all connections share.
+/// Router, limits and certificates that all connections share.
 pub(super) struct Serving {
     pub(super) router: Router,
     pub(super) limits: Limits,
@@ -49,7 +49,7 @@ pub(super) struct Serving {
     pub(super) stop: CancellationToken,
 }
 
-/// The protocol with its limits.
+/// Returns the builder of HTTP/1.1 and HTTP/2 with its limits.
 ///
 /// A head that exceeds the limits by less than twice gets a problem document ([`crate::http::bounds`]); beyond that nothing
 /// is stored, and the response is a bare 431.

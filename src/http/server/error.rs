@@ -1,9 +1,9 @@
-//! Why the server cannot listen.
+//! Errors of listeners.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why it cannot listen.
+/// Reason for which the server cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Not a loopback address, and no TLS.

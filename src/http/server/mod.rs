@@ -57,20 +57,20 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// without a grant.
 const OF_ONE_USER: u32 = 4;
 
-/// Whether a user of the host may do anything without a token.
+/// Function that returns true if a user of the host may do anything at all without a token.
 pub type HasGrant = Arc<dyn Fn(LocalUser) -> bool + Send + Sync>;
 
-/// What a server tells of itself, and asks.
+/// Connections of a server to the rest of the program: its counters, its health, and the users of the host.
 pub struct ServerContext {
     /// Counts connections.
     pub wire: Wire,
     /// Shows what is wrong with a socket.
     pub health: HostHealth,
-    /// Knows the users of the host.
+    /// Tells users with a grant from others.
     pub has_grant: HasGrant,
 }
 
-/// The response for a caller without a slot, if it can be sent without a handshake.
+/// Returns the response for a caller without a slot, if it can be sent without a handshake.
 fn refused_response(callers: Callers, why: SlotsTaken) -> String {
     let limit = match (callers, why) {
         (Callers::Remote, SlotsTaken::All) => "in total (limits.connections)",
@@ -206,7 +206,7 @@ struct LocalLimits {
     has_grant: HasGrant,
 }
 
-/// Who shares slots.
+/// Callers that share the same slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Callers {
     Remote,

@@ -10,7 +10,7 @@ use super::ListenError;
 use crate::domain::condition::ConditionReason;
 use crate::domain::health::{FaultReport, HostFault, HostHealth};
 
-/// How often the file is checked.
+/// Interval at which the file is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A bound socket's file, removed on drop: a leftover would look like a hung manager.
@@ -21,12 +21,12 @@ pub(super) struct SocketFile {
 }
 
 impl SocketFile {
-    /// Whether the file at the path is this one.
+    /// Returns true if the file at the path is this one.
     fn is_there(&self) -> bool {
         self.made.is_some() && identity(&self.path) == self.made
     }
 
-    /// Completes when the file is gone or replaced.
+    /// Waits until the file is gone or replaced.
     pub(super) async fn lost(&self) {
         while self.is_there() {
             tokio::time::sleep(CHECK_INTERVAL).await;

@@ -19,9 +19,9 @@ use crate::service::incidents::IncidentView;
 use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
 
-/// From this width on, the bars of a GPU stand in one line.
+/// Smallest width at which the bars of a GPU are on one line.
 const WIDE: usize = 80;
-/// From this width on, that line has room for the GPU too.
+/// Smallest width at which that line has room for the GPU's name too.
 const ONE_LINE: usize = 110;
 /// The longest bar.
 const LONGEST_BAR: usize = 40;

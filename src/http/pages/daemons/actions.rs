@@ -55,7 +55,7 @@ impl ConfirmedAction {
         }
     }
 
-    /// What happens to the daemon.
+    /// Returns the effect on the daemon, in a sentence or two.
     fn meaning(self) -> &'static str {
         match self {
             Self::Stop => {
@@ -77,7 +77,7 @@ impl ConfirmedAction {
         }
     }
 
-    /// What happens to its clients.
+    /// Returns the effect on its clients, in a sentence or two.
     fn fate(self) -> &'static str {
         match self {
             Self::Stop | Self::Restart | Self::Delete => {
@@ -142,7 +142,7 @@ struct ConfirmPage {
     tenants: u64,
     form: Form,
     refused: FormErrors,
-    /// Why it would be refused now.
+    /// Reason for which the action would be refused now.
     blocker: Option<String>,
 }
 

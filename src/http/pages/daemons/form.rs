@@ -36,7 +36,7 @@ struct DaemonFormPage {
 struct DaemonGpuChoice {
     row: GpuRow,
     is_chosen: bool,
-    /// Why it cannot be selected, as far as known beforehand.
+    /// Reason for which it cannot be selected, as far as known beforehand.
     not: Option<String>,
 }
 

@@ -56,7 +56,7 @@ impl LogsPage {
         self.own == OwnSessions::Shown
     }
 
-    /// The same part with or without the manager's own sessions.
+    /// Returns the address of this part with the manager's own sessions hidden if they are shown, and shown if they are hidden.
     fn other_way(&self) -> String {
         let part = match self.part {
             Part::Last => String::new(),
@@ -112,7 +112,7 @@ pub(super) struct LogQuery {
     q: String,
     before: Option<u64>,
     from: Option<u64>,
-    /// Whether to show lines of the manager's own sessions.
+    /// True to show lines of the manager's own sessions.
     #[serde(default)]
     own: bool,
 }

@@ -77,7 +77,7 @@ struct DaemonsPage {
 struct DaemonListRow {
     row: DaemonSummary,
     tenants: u64,
-    /// What its tenants' memory limits come to on all its GPUs.
+    /// Sum of its tenants' memory limits on all its GPUs.
     limits: Amount,
 }
 
@@ -124,7 +124,7 @@ impl DaemonPage {
         phase == Some(Phase::Stopped) || !self.is_wanted()
     }
 
-    /// Whether an operation that is still running cordoned it, which uncordoning would undermine.
+    /// Returns true if it was cordoned by an operation that is still running, which uncordoning would undermine.
     fn is_drained(&self) -> bool {
         self.under_way.iter().any(|row| {
             matches!(
@@ -134,7 +134,7 @@ impl DaemonPage {
         })
     }
 
-    /// What its strategy gives its tenants.
+    /// Returns the shares that its strategy gives its tenants.
     fn provisioning(&self) -> Option<&ProvisioningStatus> {
         self.row.daemon.status.as_ref()?.provisioning.as_ref()
     }
@@ -168,7 +168,7 @@ impl DaemonPage {
     }
 }
 
-/// How many partitions of the layout exist, and how many it has.
+/// Returns the number of partitions of the layout that exist, out of all of them, as `2 of 3`.
 fn made(layout: &LayoutStatus) -> String {
     let of = layout.partitions.len();
     let made = match layout.enforcement {

@@ -17,7 +17,7 @@ pub(super) struct DaemonSettingRow {
 }
 
 impl DaemonSettingRow {
-    /// Whether the value read back differs from the desired one.
+    /// Returns true if the value read back differs from the desired one.
     pub(super) fn differs(&self) -> bool {
         self.agrees == Some(false)
     }

@@ -80,12 +80,12 @@ struct GpuPage {
     row: GpuRow,
     daemon: Option<DaemonView>,
     map: Option<SmMap>,
-    /// Whether the map shows partitions, or SMs shared by all clients.
+    /// True if the map shows partitions; otherwise it shows SMs that all clients share.
     partitioned: bool,
     /// Partitions enforced by thread percentages, which reserve nothing.
     shares: Vec<GpuShareRow>,
     processes: Option<Vec<ProcessRow>>,
-    /// What tenants used of it in the last hour.
+    /// Memory and clients of tenants on it in the last hour.
     chart: Chart,
 }
 
@@ -209,7 +209,7 @@ async fn processes(
     Ok(Some(rows))
 }
 
-/// What tenants used of a GPU in the last hour, for the script that draws it.
+/// Answers with the chart of a GPU for the last hour, for the script that draws it.
 async fn history(Call { app, ctx }: Call, Path(name): Path<String>) -> Result<axum::Json<Chart>, Problem> {
     let gpu = app.service.gpu(&ctx, &name).await?.uuid;
     let lines = app.service.gpu_history(&ctx, &gpu)?;

@@ -32,7 +32,7 @@ struct ReplacePage {
 /// A candidate for the replacement, and what it would change.
 struct ReplacementChoice {
     row: GpuRow,
-    /// Why it cannot be used.
+    /// Reason for which it cannot be used.
     blocker: Option<String>,
     chosen: bool,
 }
@@ -95,7 +95,7 @@ async fn replace_page(
     Ok(ReplacePage { frame, row, choices, refused })
 }
 
-/// Why a GPU cannot replace another.
+/// Rehearses a replacement; returns the reason for which the GPU cannot replace the other.
 async fn rehearsed(
     app: &AppState,
     ctx: &RequestContext,
@@ -108,7 +108,7 @@ async fn rehearsed(
 }
 
 impl ReplacePage {
-    /// Whether any replacement is possible.
+    /// Returns true if any replacement is possible.
     fn is_possible(&self) -> bool {
         self.choices.iter().any(|choice| choice.blocker.is_none())
     }

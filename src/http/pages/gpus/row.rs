@@ -16,7 +16,7 @@ pub(in crate::http::pages) struct GpuRow {
     pub(in crate::http::pages) bypasses: usize,
 }
 
-/// Of a GPU that is here.
+/// Text for a missing value of a GPU that is present.
 const NOT_REPORTED: &str = "not reported by this driver";
 
 impl GpuRow {
@@ -81,7 +81,7 @@ impl GpuRow {
         }
     }
 
-    /// Why there is nothing to show of its memory.
+    /// Returns the reason for which its memory is not known.
     pub(in crate::http::pages) fn without_memory(&self) -> &'static str {
         if self.gpu.present { NOT_REPORTED } else { "missing" }
     }

@@ -231,7 +231,7 @@ impl ApplyPage<'_> {
         Some(BlockedRemedy { href, label })
     }
 
-    /// Whether it can be applied if everything is allowed that can be.
+    /// Returns true if the plan can be applied once everything that can be allowed is allowed.
     fn is_possible(plan: &LayoutPlan) -> bool {
         plan.refusals(true).next().is_none()
     }

@@ -6,7 +6,7 @@ use super::draft::names;
 use crate::domain::count::counted;
 use crate::domain::layout::{Layout, LayoutStep};
 
-/// How a line differs between two versions.
+/// Difference of a line between two versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineChange {
     Same,

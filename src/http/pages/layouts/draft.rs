@@ -33,9 +33,9 @@ pub(super) struct DraftStep {
     pub(super) tenants: String,
     /// Errors by field name.
     pub(super) wrong: Vec<(&'static str, String)>,
-    /// Why it does not fit the selected kind of GPU.
+    /// Reason for which it does not fit the selected kind of GPU.
     pub(super) unfit: Option<String>,
-    /// Whether it gets the focus.
+    /// True if it gets the focus.
     pub(super) focus: bool,
 }
 

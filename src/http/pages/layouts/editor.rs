@@ -27,7 +27,7 @@ use crate::service::{FieldError, ServiceError, WriteOptions, etag};
 #[template(path = "layouts/editor.html")]
 struct EditorPage<'a> {
     frame: Frame,
-    /// Where the form is sent.
+    /// Address to which the form is sent.
     action: String,
     state: EditorState<'a>,
     gpu_kinds: Vec<GpuKind>,
@@ -35,10 +35,10 @@ struct EditorPage<'a> {
     preview: LayoutPreview,
 }
 
-/// What a new draft starts from.
+/// Starting point of a new draft.
 #[derive(Debug, Deserialize)]
 pub(super) struct EditorQuery {
-    /// The daemon that it is for.
+    /// The daemon for which the layout is meant.
     daemon: Option<String>,
     /// The version to start from; by default the newest.
     version: Option<u32>,
@@ -55,7 +55,7 @@ struct EditorState<'a> {
     base: String,
     /// A version that someone else saved in between.
     between: Option<u32>,
-    /// Whether no GPU of this host has room for it, although it names no product.
+    /// True if no GPU of this host has room for the layout, which names no product.
     is_too_large: bool,
     status: StatusCode,
 }

@@ -1,4 +1,4 @@
-//! How a layout fits a kind of GPU: pure, for every page that previews one without querying a daemon.
+//! Preview of a layout on a kind of GPU: computed without querying a daemon, for every page that shows one.
 //!
 //! Only chunks are counted. The IDs are known only to MPS, and blockers on a daemon are found by its plan.
 
@@ -26,7 +26,7 @@ pub(super) struct GpuKind {
     pub(super) sms: u32,
     pub(super) chunk_sms: u32,
     pub(super) chunks: u32,
-    /// Whether a daemon has listed the chunks, or a CUDA client has counted them; otherwise there may be fewer, since the SMs
+    /// True if a daemon has listed the chunks, or a CUDA client has counted them; otherwise there may be fewer, since the SMs
     /// of a chunk differ from die to die.
     pub(super) counted: bool,
 }
@@ -91,7 +91,7 @@ pub(super) async fn all(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuK
     Ok(gpu_kinds)
 }
 
-/// The steps for which no GPU has room, as the largest shows; of GPUs that are not known, nothing is said.
+/// Returns the steps for which even the largest GPU has no room; nothing if the GPUs are not known.
 pub(super) fn too_large(layout: &Layout, gpu_kinds: &[GpuKind]) -> Vec<(usize, String)> {
     let is_meant = |gpu_kind: &&GpuKind| layout.sku.as_ref().is_none_or(|sku| *sku == gpu_kind.sku);
     let largest = gpu_kinds.iter().filter(is_meant).max_by_key(|gpu_kind| gpu_kind.chunks);
@@ -120,7 +120,7 @@ pub(super) struct RolePreview {
     pub(super) map: SmMap,
     pub(super) used: u32,
     pub(super) chunks: u32,
-    /// Whether the number of chunks is known; otherwise it is an upper limit.
+    /// True if the number of chunks is known; otherwise it is an upper limit.
     pub(super) counted: bool,
 }
 

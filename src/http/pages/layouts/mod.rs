@@ -120,7 +120,7 @@ async fn list(Call { app, ctx }: Call, paging: ListQuery) -> Result<Response, Pr
 struct LayoutPage {
     frame: Frame,
     version: Version,
-    /// The number of the newest version, to see whether this is it.
+    /// The number of the newest version, to tell if this is the newest.
     newest: u32,
     gpu_kind: Option<GpuKind>,
     preview: LayoutPreview,
@@ -259,7 +259,7 @@ struct LayoutDeletePage {
     refused: FormErrors,
 }
 
-/// What would be deleted, and whether it can be.
+/// Shows the layout that would be deleted, with the reason if it cannot be.
 async fn confirm(Call { app, ctx }: Call, Path(name): Path<LayoutName>) -> Result<Response, Problem> {
     let tried = app.service.delete_layout(&ctx, name.clone(), WriteOptions::rehearsal()).await;
     delete_page(&app, &ctx, &name, tried.err()).await

@@ -36,11 +36,11 @@ struct ReplayingPage<'a> {
     roles: Vec<RoleChoice>,
     preview: Option<ReplayPreview>,
     refused: FormErrors,
-    /// How the GPUs here differ from those of the document.
+    /// Differences between the GPUs here and those of the document.
     fingerprint: Vec<FieldError>,
 }
 
-/// What the replay would do.
+/// Effect that the replay would have.
 struct ReplayPreview {
     daemon: DaemonName,
     steps: Vec<(String, Option<String>)>,
@@ -194,7 +194,7 @@ async fn answer(
     Ok(page(status, &ReplayingPage { frame, form, layouts, places, roles, preview, refused, fingerprint }))
 }
 
-/// Whether a document is meant: it is selected, or only it is given.
+/// Returns true if a document is meant: it is selected, or no layout but a document is given.
 fn is_document(form: &Form) -> bool {
     form.text("kind") == "document"
         || (form.text("layout").is_empty() && !form.typed("text").trim().is_empty())

@@ -42,10 +42,10 @@ struct ReplayStepRow {
     expected: Option<String>,
     got: Option<String>,
     compared: IdComparison,
-    /// Whether it is the first difference.
+    /// True if it is the first difference.
     first: bool,
     executed: bool,
-    /// Whether it ran, or may have, and left nothing.
+    /// True if the replay has the recorded IDs, but no record of all its steps.
     unrecorded: bool,
     problem: Option<String>,
     duration_us: Option<u64>,
@@ -89,7 +89,7 @@ impl ReplayStepRow {
     }
 }
 
-/// What a client should have seen in a partition of thread percentages, and what it saw.
+/// SMs that a client should see in a partition of thread percentages, and those that it saw.
 struct ReplayShareRow {
     partition: String,
     expected: Option<u32>,

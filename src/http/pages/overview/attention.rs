@@ -1,4 +1,4 @@
-//! What needs attention: worst first, each with its cause and remedy.
+//! Conditions that need attention: worst first, each with its cause and remedy.
 
 use crate::domain::condition::{Condition, ConditionType};
 use crate::domain::daemon::{DaemonStatus, DesiredState, Phase};
@@ -22,7 +22,7 @@ pub(super) struct Attention {
     pub(super) what: String,
     /// The cause, as reported, with a remedy if there is one.
     pub(super) why: String,
-    /// Where to handle it.
+    /// Link to the place where it can be handled.
     pub(super) remedy: RemedyLink,
 }
 
@@ -42,7 +42,7 @@ fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy
     Attention { tone, what: what.into(), why: why.into(), remedy }
 }
 
-/// Everything that needs attention now, worst first, but for what the banner above it shows as an incident.
+/// Returns everything that needs attention now, worst first, except what the banner above shows as an incident.
 pub(super) async fn all(
     app: &AppState,
     ctx: &RequestContext,
@@ -53,7 +53,7 @@ pub(super) async fn all(
     let mut found = Vec::new();
     let host = app.service.host(ctx).await?;
     found.extend(of_host(&host, app.service.clock().unix_ms()));
-    // What the driver knows is not known yet: that its GPUs are missing is not said on top.
+    // While the manager waits for the driver, the GPUs are unknown, and are not reported as missing in addition.
     if host.read_only.is_some_and(|read_only| read_only.waiting_for_driver) {
         return Ok(found);
     }
@@ -207,7 +207,7 @@ fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention
     found
 }
 
-/// Why a daemon is not ready, from its conditions.
+/// Returns the reason for which a daemon is not ready, from its conditions.
 fn why(status: &DaemonStatus) -> String {
     let failing = |condition: &&Condition| !condition.status && !condition.message.is_empty();
     status.conditions.iter().find(failing).map(|condition| condition.message.clone()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Whether everything is well, and if not, what to do.
+//! The overview: the health of the host, and remedies for everything that needs attention.
 
 mod attention;
 mod tenants;

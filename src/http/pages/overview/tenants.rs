@@ -1,4 +1,4 @@
-//! What needs attention of tenants, as far as their daemons do not report it already.
+//! Conditions of tenants that need attention, as far as their daemons do not report them already.
 
 use super::attention::{Attention, RemedyLink};
 use crate::domain::attention::{AttentionItem, attention_items};

@@ -9,7 +9,7 @@ use crate::service::tenants::EnvironmentView;
 
 /// The environment on a page.
 pub(super) enum Environment {
-    /// Why there is none.
+    /// Reason for which there is no environment.
     Refused(String),
     /// The environment in each format.
     Ready(Vec<EnvironmentFormat>),

@@ -147,7 +147,7 @@ async fn outcome(
     }
 }
 
-/// Why no process of the tenant could start in static mode: a GPU on which no partition is bound to it.
+/// Returns the reason for which no process of the tenant could start in static mode: a GPU on which no partition is bound to it.
 async fn unplaced(
     app: &AppState,
     ctx: &RequestContext,

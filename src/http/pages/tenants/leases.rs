@@ -12,7 +12,7 @@ use crate::http::extract::{Call, Path};
 use crate::http::problem::Problem;
 use crate::service::tenants::leases::HeldLease;
 
-/// How the process is known to be the tenant's, in a few words.
+/// Returns the kind of a lease in a word or two.
 pub(in crate::http::pages) fn kind(kind: LeaseKind) -> &'static str {
     match kind {
         LeaseKind::Own => "its own",

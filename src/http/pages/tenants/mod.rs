@@ -75,7 +75,7 @@ struct TenantsPage {
     q: String,
     daemon: String,
     daemons: Vec<DaemonName>,
-    /// Whether the user may see the host's daemons.
+    /// True if the user may see the host's daemons.
     of_host: bool,
 }
 
@@ -172,7 +172,7 @@ struct TenantPage {
     banner: Banner,
     tenant: TenantView,
     badge: Badge,
-    /// Whether the user may see the host's daemons and GPUs.
+    /// True if the user may see the host's daemons and GPUs.
     of_host: bool,
     gpus: Vec<(GpuUuid, String)>,
     settings: Vec<TenantSettingRow>,
@@ -197,7 +197,7 @@ struct TenantSettingRow {
 }
 
 impl TenantPage {
-    /// Whether the user may revoke a lease: recorded ones need an operator.
+    /// Returns true if the user may revoke a lease: recorded ones need an operator.
     fn revokes(&self, lease: &HeldLease) -> bool {
         self.frame.operates() || (lease.kind == LeaseKind::Own && self.frame.terminates())
     }
@@ -365,7 +365,7 @@ fn usable(tenant: &TenantView, limit: &EffectiveMemory) -> Option<String> {
     Some(format!("about {} of it usable, after its context", Amount(left)))
 }
 
-/// How the daemon's strategy comes to the share of a tenant.
+/// Describes how the daemon's strategy determines the share of a tenant; empty without a strategy.
 fn by_strategy(tenant: &TenantView) -> String {
     let Some(provisioning) = &tenant.status.provisioning else { return String::new() };
     let own = provisioning.shares.iter().find(|share| share.tenant == tenant.name);
@@ -382,7 +382,7 @@ pub(super) fn priority(priority: Priority) -> &'static str {
     }
 }
 
-/// How a client's tenant is known, in a few words.
+/// Returns the evidence that a client belongs to its tenant, in a few words.
 pub(super) fn attributed(by: AttributedBy) -> &'static str {
     match by {
         AttributedBy::Lease => "started by mps-manager run",
@@ -398,7 +398,7 @@ pub(super) fn attributed(by: AttributedBy) -> &'static str {
 struct DeletePage {
     frame: Frame,
     tenant: TenantView,
-    /// Why it would be refused.
+    /// Reason for which the deletion would be refused.
     refused: Option<String>,
 }
 
@@ -422,7 +422,7 @@ async fn delete(
     Ok(Redirect::to("/tenants").into_response())
 }
 
-/// What a tenant used in the last hour, for the script that draws it.
+/// Answers with the chart of a tenant for the last hour, for the script that draws it.
 async fn history(
     Call { app, ctx }: Call,
     Path(name): Path<TenantName>,

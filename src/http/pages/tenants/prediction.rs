@@ -1,4 +1,4 @@
-//! What a tenant would get, shown beside its form.
+//! Prediction of a tenant's resources, shown beside its form.
 
 use super::super::format::Amount;
 use crate::domain::count::counted;
@@ -15,13 +15,13 @@ pub(super) struct PredictionView {
     pub(super) prediction: Option<Prediction>,
     /// Errors, by field if they belong to one.
     pub(super) refusals: Vec<(String, String)>,
-    /// Why no process can start on a static daemon.
+    /// Reason for which no process can start on a static daemon.
     pub(super) unplaced: Option<String>,
-    /// Whether the form is still untouched, when missing values are no errors.
+    /// True if the form is still untouched, so that missing values are no errors.
     pub(super) is_untouched: bool,
 }
 
-/// By how much the limits exceed the memory of a GPU.
+/// Returns a message with the amount by which the limits exceed the memory of a GPU.
 fn over_committed(gpu: &GpuPrediction) -> Option<String> {
     let (sum, memory) = (gpu.sum(), gpu.memory?);
     let over = Amount(sum.checked_sub(memory).filter(|over| *over > 0)?);
@@ -29,7 +29,7 @@ fn over_committed(gpu: &GpuPrediction) -> Option<String> {
 }
 
 impl PredictionView {
-    /// What is wrong although the spec is valid, each with what it is about; equal warnings of several GPUs are shown once.
+    /// Returns warnings about a valid spec, each with its subject; equal warnings of several GPUs are shown once.
     pub(super) fn warnings(&self) -> Vec<(String, String)> {
         let gpus = || self.prediction.iter().flat_map(|prediction| &prediction.gpus);
         let contexts = gpus().filter_map(|gpu| Some(("Memory limit".to_owned(), gpu.below_context.clone()?)));

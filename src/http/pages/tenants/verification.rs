@@ -1,4 +1,4 @@
-//! What a CUDA client saw in a tenant's environment, beside the configuration.
+//! Values that a CUDA client saw in a tenant's environment, beside the configuration.
 
 use axum::response::{IntoResponse as _, Redirect, Response};
 
@@ -14,7 +14,7 @@ use crate::service::WriteOptions;
 /// The verification on a page.
 #[derive(Default)]
 pub(super) struct Verified {
-    /// Since when a client is running.
+    /// Time since which a client is running.
     pub(super) running_since: Option<Moment>,
     pub(super) last: Option<LastVerification>,
 }
@@ -23,9 +23,9 @@ pub(super) struct Verified {
 pub(super) struct LastVerification {
     pub(super) badge: Badge,
     pub(super) at: Moment,
-    /// Why it is outdated.
+    /// Reason for which it is outdated.
     pub(super) stale: Option<&'static str>,
-    /// Why no client could run.
+    /// Reason for which no client could run.
     pub(super) blocker: Option<String>,
     pub(super) rows: Vec<VerifiedSettingRow>,
 }
