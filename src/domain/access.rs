@@ -1,7 +1,7 @@
-//! Who may do what: an actor, what it was granted, and the right that a use case asks for.
+//! Access control: an actor, its grant, and the right that a use case needs.
 //!
-//! The decision is here and nowhere else. What a tenant may not see is hidden, not forbidden: a refusal would say that
-//! it exists.
+//! Every decision is made here and nowhere else. An object that a tenant may not see is hidden, not forbidden: a refusal would
+//! reveal that it exists.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::token::TokenId;
 use super::{InvalidValue, TenantName, TokenName};
 
-/// What someone may do on the whole host; each role may do what the ones before it may.
+/// Role on the whole host; each role includes the rights of the roles before it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
 )]
@@ -21,7 +21,7 @@ pub enum Role {
     Viewer,
     /// Acts on clients, daemons and layouts.
     Operator,
-    /// Decides what there is: daemons, tenants, tokens.
+    /// Creates, changes and deletes daemons, tenants and tokens.
     Admin,
 }
 
@@ -39,15 +39,15 @@ impl Role {
     }
 }
 
-/// What an actor was granted.
+/// Grant of an actor: a role on the host, or one tenant.
 ///
-/// As text `viewer`, `operator`, `admin`, or `tenant:NAME`.
+/// As text it is `viewer`, `operator`, `admin`, or `tenant:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Grant {
     /// A role on the whole host.
     Host(Role),
-    /// One tenant: it sees and acts on what is its own.
+    /// One tenant: the actor sees the tenant and everything that belongs to it, and acts on that.
     Tenant(TenantName),
 }
 
@@ -66,7 +66,7 @@ impl Grant {
         )))
     }
 
-    /// The tenant that it is bound to, if it is.
+    /// Returns the tenant that the grant is bound to, if any.
     pub fn tenant(&self) -> Option<&TenantName> {
         match self {
             Self::Host(_) => None,
@@ -106,25 +106,25 @@ impl std::str::FromStr for Grant {
     }
 }
 
-/// What a use case needs.
+/// Right that a use case needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Right<'a> {
-    /// To see what is the host's.
+    /// To see objects of the host.
     View,
     /// To act on clients, daemons and layouts.
     Operate,
-    /// To decide what there is, and who may do what.
+    /// To create, change and delete daemons, tenants and tokens.
     Administer,
-    /// To see what every authenticated caller may see: a list shows each their own.
+    /// To see what every authenticated caller may see: a list shows each caller their own items.
     ViewOwn,
-    /// To see a tenant and what is its.
+    /// To see a tenant and everything that belongs to it.
     ViewTenant(&'a TenantName),
     /// To start and end processes of a tenant.
     UseTenant(&'a TenantName),
 }
 
 impl Right<'_> {
-    /// The least role on the host that has it.
+    /// Returns the least role on the host that has the right.
     fn role(self) -> Role {
         match self {
             Self::View | Self::ViewOwn | Self::ViewTenant(_) => Role::Viewer,
@@ -134,22 +134,22 @@ impl Right<'_> {
     }
 }
 
-/// Why an actor may not.
+/// Reason why an actor lacks a right.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// It may not do that, and may know that it is there.
+    /// The actor may not do this, but may know that the object exists.
     #[error(
         "this needs the role {needed}, and {subject} has {granted}: ask an admin for a token with that role"
     )]
     Forbidden {
-        /// The least role that may.
+        /// Least role that has the right.
         needed: &'static str,
-        /// Who made the request.
+        /// Actor that made the request.
         subject: String,
-        /// What it was granted.
+        /// Its grant.
         granted: Grant,
     },
-    /// To this actor there is no such tenant.
+    /// The tenant is hidden: for this actor it does not exist.
     #[error("there is no tenant {0}")]
     Hidden(TenantName),
 }
@@ -165,7 +165,7 @@ pub enum Principal {
     Token {
         /// The token.
         id: TokenId,
-        /// What it is for.
+        /// Name of the token, which says its purpose.
         name: TokenName,
     },
     /// A user of this host, through the unix socket.
@@ -186,20 +186,20 @@ impl std::fmt::Display for Principal {
     }
 }
 
-/// What the users of this host were granted, by their number and by those of their groups.
+/// Grants of the users of this host, by user ID and by group ID.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UserMap {
-    /// By user.
+    /// Grants by user ID.
     pub users: BTreeMap<u32, Grant>,
-    /// By group.
+    /// Grants by group ID.
     pub groups: BTreeMap<u32, Grant>,
 }
 
 impl UserMap {
-    /// What a user with these groups was granted; `None` for nothing.
+    /// Returns the grant of a user with these groups, or `None` if it has none.
     ///
-    /// A grant to the user counts before grants to groups. Of several groups the greatest role counts, and a role
-    /// on the host before a tenant; groups of different tenants grant nothing, since it is not clear which one is meant.
+    /// A grant to the user precedes grants to groups. Of several groups the greatest role counts, and a role on the host
+    /// precedes a tenant. Groups of different tenants grant nothing, since it is not clear which tenant is meant.
     pub fn grant(&self, uid: u32, groups: &[u32]) -> Option<Grant> {
         if let Some(grant) = self.users.get(&uid) {
             return Some(grant.clone());
@@ -238,14 +238,14 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// Who does something.
+/// Caller of a use case: its identity, its grant and its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor {
-    /// Who it is.
+    /// Its identity.
     pub subject: Principal,
-    /// What it was granted.
+    /// Its grant.
     pub grant: Grant,
-    /// Where it calls from.
+    /// Address that it calls from.
     pub origin: Origin,
 }
 
@@ -255,7 +255,7 @@ impl Actor {
         Self { subject: Principal::Manager, grant: Grant::Host(Role::Admin), origin: Origin::Manager }
     }
 
-    /// Whether it has a right; the reason where it has not.
+    /// Checks that the actor has a right; the error is the reason why it has not.
     pub fn may(&self, right: Right<'_>) -> Result<(), Denied> {
         let forbidden = || Denied::Forbidden {
             needed: right.role().as_str(),
@@ -278,12 +278,12 @@ impl Actor {
         }
     }
 
-    /// The only tenant of which it sees anything, if it is bound to one.
+    /// Returns the only tenant that the actor may see, if it is bound to one.
     pub fn scope(&self) -> Option<&TenantName> {
         self.grant.tenant()
     }
 
-    /// Whether it may see what belongs to this tenant; what belongs to none is for users of the host.
+    /// Returns true if the actor may see objects of this tenant; objects of no tenant are visible to roles on the host only.
     pub fn sees(&self, tenant: Option<&TenantName>) -> bool {
         self.scope().is_none_or(|own| tenant == Some(own))
     }

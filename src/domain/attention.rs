@@ -1,30 +1,30 @@
-//! What needs attention of daemons and their tenants, each thing once.
+//! Conditions of daemons and tenants that need attention, each listed once.
 
 use std::collections::BTreeSet;
 
 use super::condition::{Condition, ConditionReason};
 use super::{DaemonName, TenantName};
 
-/// What stands in a refusal between a tenant's name and the reason.
+/// Text of a refusal between a tenant's name and the reason.
 const REFUSED: &str = " gets no new processes: ";
 
-/// A condition that needs attention, once for all that have it.
+/// A condition that needs attention, with all tenants that have it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionItem<'a> {
     /// The daemon that it is about.
     pub daemon: &'a DaemonName,
     /// The tenants of the daemon that have it; none for a condition of the daemon itself.
     pub tenants: Vec<&'a TenantName>,
-    /// What is not as it should be.
+    /// The condition.
     pub condition: &'a Condition,
     /// Its message, without the tenant's name where it begins with that.
     pub message: &'a str,
 }
 
-/// The conditions that need attention, those of daemons first.
+/// Returns the conditions that need attention, those of daemons first.
 ///
-/// A daemon's condition is not repeated for its tenants, nor a message for the same daemon or tenant. What ends by itself within
-/// moments is left out for tenants.
+/// A daemon's condition is not repeated for its tenants, nor a message for the same daemon or tenant. Conditions of tenants that end by
+/// themselves within moments are left out.
 pub fn attention_items<'a>(
     daemons: impl IntoIterator<Item = (&'a DaemonName, &'a [Condition])>,
     tenants: impl IntoIterator<Item = (&'a TenantName, &'a DaemonName, &'a [Condition])>,
@@ -35,7 +35,7 @@ pub fn attention_items<'a>(
         for condition in conditions.iter().filter(|condition| condition.needs_attention()) {
             of_daemons.insert((daemon, condition.reason));
             let message = condition.message.as_str();
-            // What is wrong is often also why the daemon is not ready, in the same words.
+            // The message of a fault is often also that of the daemon's `Ready` condition.
             if found.iter().all(|known| known.daemon != daemon || known.message != message) {
                 found.push(AttentionItem { daemon, tenants: Vec::new(), condition, message });
             }
@@ -69,17 +69,17 @@ pub fn attention_items<'a>(
     found
 }
 
-/// Whether a tenant's reason is its daemon's, which is shown for itself, or ends by itself within moments.
+/// Returns true for a tenant's reason that comes from its daemon, whose own condition is shown, or that ends by itself within moments.
 fn is_passing(reason: ConditionReason) -> bool {
     matches!(reason, ConditionReason::DaemonNotReady | ConditionReason::AwaitingReadBack)
 }
 
-/// The refusal of new processes of a tenant.
+/// Returns the message that a tenant gets no new processes, with the reason.
 pub fn refusal(tenant: &TenantName, why: &str) -> String {
     format!("tenant {tenant}{REFUSED}{why}")
 }
 
-/// The reason in a message about a tenant that is named beside it.
+/// Returns the message without the tenant's name, for display next to that name.
 fn without_name<'m>(message: &'m str, tenant: &TenantName) -> &'m str {
     let rest = message.strip_prefix("tenant ").and_then(|rest| rest.strip_prefix(tenant.as_str()));
     rest.and_then(|rest| rest.strip_prefix(REFUSED)).unwrap_or(message)

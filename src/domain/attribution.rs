@@ -34,7 +34,7 @@ impl From<&ClientFacts> for Signs {
     }
 }
 
-/// How it is known whose a client is, the surest first.
+/// Evidence by which a client was attributed to its tenant, the surest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AttributedBy {
@@ -77,8 +77,8 @@ impl Candidate {
     }
 }
 
-/// The tenant of the daemon whose directory alone is mounted in the container of a process. With those of several, the process could
-/// have connected by any of them.
+/// Returns the tenant of the daemon whose directory is mounted in the container of a process. `None` if several are mounted, since the
+/// process could have connected through any of them.
 fn tenant_of_container<'c>(
     client: &Signs,
     daemon: &DaemonName,

@@ -15,23 +15,23 @@ pub struct Bypass {
     pub uid: Option<u32>,
     /// Its program, without arguments.
     pub program: Option<String>,
-    /// Its tenant, by its lease or what else shows it.
+    /// Its tenant, by its lease or other evidence.
     pub tenant: Option<TenantName>,
-    /// The pipe directory of its environment, where that is not in its mount namespace, as in a container that does not mount it, or is
-    /// closed to its user.
+    /// The pipe directory that its environment names, if the process cannot reach it: because it is missing from its mount namespace, as in
+    /// a container that does not mount it, or because its permissions exclude the user.
     pub missing_pipe: Option<String>,
-    /// What was read of the process while it lived, by which its tenant is found; it is not stored.
+    /// Evidence of its tenant, read while the process was alive; it is not stored.
     pub signs: Option<Signs>,
 }
 
 impl Bypass {
-    /// A process of which nothing more is known.
+    /// Builds a bypass about which nothing else is known.
     pub fn of(pid: u32, gpu: GpuUuid) -> Self {
         Self { pid, gpu, uid: None, program: None, tenant: None, missing_pipe: None, signs: None }
     }
 }
 
-/// Processes in words, the first few by name; `more` are counted only.
+/// Describes processes in words, the first few by name; `more` are only counted.
 pub fn describe_bypasses<'b>(bypasses: impl ExactSizeIterator<Item = &'b Bypass>, more: usize) -> String {
     let words = |Bypass { pid, gpu, uid, program, tenant, missing_pipe, .. }: &Bypass| {
         let uid = uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! What the MPS of a host can do, which depends on its driver.
+//! Capabilities of a host's MPS, which depend on its driver.
 
 use serde::{Deserialize, Serialize};
 
-/// Something that not every version of MPS can do.
+/// A capability that not every version of MPS has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CapabilityName {
@@ -31,14 +31,14 @@ impl CapabilityName {
     }
 }
 
-/// Whether the MPS of a host can do something.
+/// A capability of the host's MPS, and its availability.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct HostCapability {
-    /// What it is about.
+    /// The capability.
     pub name: CapabilityName,
-    /// Whether it can.
+    /// True if this host's MPS has it.
     pub available: bool,
-    /// Why it cannot, with the version that can and what follows; `null` where it can.
+    /// Reason why it is unavailable, with the version that has it and the consequences; `null` if it is available.
     pub reason: Option<String>,
 }
 

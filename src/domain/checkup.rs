@@ -1,18 +1,18 @@
-//! What an examination of a host found.
+//! Results of the checks of a host.
 
 use serde::Serialize;
 
-/// How a check came out.
+/// Verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckVerdict {
-    /// As it should be.
+    /// Everything is in order.
     Ok,
-    /// It could not be checked, or need not be; `seen` says why.
+    /// It could not be checked, or need not be; `seen` is the reason.
     Skipped,
-    /// A manager works here, and something is not as it should be.
+    /// A manager works on this host, but something is wrong.
     Warn,
-    /// A manager does not start here, or does not do its work.
+    /// A manager does not start on this host, or does not do its work.
     Fail,
 }
 
@@ -31,9 +31,9 @@ impl CheckVerdict {
 /// One of several things that a check found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CheckFinding {
-    /// What was seen.
+    /// Observation.
     pub seen: String,
-    /// What to do, as a command where there is one.
+    /// Remedy, as a command where there is one.
     pub remedy: String,
 }
 
@@ -42,33 +42,33 @@ pub struct CheckFinding {
 pub struct Check {
     /// Its name, which stays.
     pub id: &'static str,
-    /// How it came out.
+    /// Its verdict.
     pub status: CheckVerdict,
-    /// What was seen.
+    /// Observation, or the reason why it was skipped.
     pub seen: String,
-    /// What to do; `None` where there is nothing to mend.
+    /// Remedy; `None` if nothing needs to be fixed.
     pub remedy: Option<String>,
-    /// What `seen` and `remedy` consist of, where each thing that was found has its own remedy.
+    /// Parts of `seen` and `remedy`, where each finding has its own remedy.
     pub findings: Vec<CheckFinding>,
 }
 
 impl Check {
-    /// As it should be.
+    /// Builds a check that passed.
     pub fn ok(id: &'static str, seen: impl Into<String>) -> Self {
         Self { id, status: CheckVerdict::Ok, seen: seen.into(), remedy: None, findings: Vec::new() }
     }
 
-    /// As it should be, of so many things: of none there is nothing to say, and `none` says that there are none.
+    /// Builds a check of `count` things that passed; with none of them it is skipped, for the reason `none`.
     pub fn ok_of(id: &'static str, count: usize, none: &str, seen: impl Into<String>) -> Self {
         if count == 0 { Self::skipped(id, none) } else { Self::ok(id, seen) }
     }
 
-    /// Not checked, and why.
+    /// Builds a check that was skipped, with the reason.
     pub fn skipped(id: &'static str, why: impl Into<String>) -> Self {
         Self { id, status: CheckVerdict::Skipped, seen: why.into(), remedy: None, findings: Vec::new() }
     }
 
-    /// Something to know of.
+    /// Builds a check that warns.
     pub fn warn(id: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             id,
@@ -79,7 +79,7 @@ impl Check {
         }
     }
 
-    /// A blocker.
+    /// Builds a check that failed.
     pub fn fail(id: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             id,
@@ -90,7 +90,7 @@ impl Check {
         }
     }
 
-    /// Several things to know of, or blockers, each with its remedy.
+    /// Builds a check from several findings, each with its remedy.
     pub fn each(id: &'static str, status: CheckVerdict, findings: Vec<CheckFinding>) -> Self {
         let seen: Vec<&str> = findings.iter().map(|finding| finding.seen.as_str()).collect();
         let mut remedies: Vec<&str> = findings.iter().map(|finding| finding.remedy.as_str()).collect();
@@ -112,12 +112,12 @@ pub struct Checkup {
 }
 
 impl Checkup {
-    /// How many checks came out so.
+    /// Returns the number of checks with this verdict.
     pub fn count(&self, verdict: CheckVerdict) -> usize {
         self.checks.iter().filter(|check| check.status == verdict).count()
     }
 
-    /// Whether nothing warns or fails.
+    /// Returns true if no check warns or fails.
     pub fn is_well(&self) -> bool {
         self.checks.iter().all(|check| check.status <= CheckVerdict::Skipped)
     }

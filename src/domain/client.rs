@@ -80,12 +80,12 @@ impl std::fmt::Display for ClientId {
     }
 }
 
-/// The tenants' directories that are mounted, each by itself, where a process is.
+/// The tenants' directories that are mounted, each on its own, in the mount namespace of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountedDirectories {
-    /// These, as its mounts, or those of a process beside it, show.
+    /// These directories, according to its mounts or those of a process beside it.
     Seen(Vec<TenantDirectory>),
-    /// It hides what is mounted there.
+    /// The process hides its mounts.
     Hidden,
 }
 
@@ -118,9 +118,9 @@ pub struct ClientFacts {
     pub ancestors: Vec<ClientId>,
     /// `MPS_MANAGER_TENANT` in the environment it was started with.
     pub hint: Option<String>,
-    /// `CUDA_MPS_SM_PARTITION` in the environment it was started with: its own choice, which nobody checks.
+    /// `CUDA_MPS_SM_PARTITION` in the environment it was started with: its own choice, which MPS does not check.
     pub sm_partition: Option<String>,
-    /// Device connections that it takes: `CUDA_DEVICE_MAX_CONNECTIONS` in the environment it was started with, or else what is usual.
+    /// Device connections that it takes: `CUDA_DEVICE_MAX_CONNECTIONS` in the environment it was started with, or else the usual number.
     pub connections: u32,
     /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` in the environment it was started with, or else 100; `None` where that cannot be read.
     pub active_thread_percentage: Option<ThreadPercentage>,
@@ -128,7 +128,7 @@ pub struct ClientFacts {
     pub memory_limits: Option<BTreeMap<GpuUuid, MemoryLimit>>,
 }
 
-/// How it is known that a process is a tenant's.
+/// Origin of a lease: the process itself, or an operator.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseKind {
@@ -157,7 +157,7 @@ impl LeaseKind {
     }
 }
 
-/// What to do about a client that is stopped (SIGSTOP, a debugger): asking MPS to end one hangs its daemon.
+/// Policy for a client that is stopped (SIGSTOP, a debugger): a request to MPS to end such a client hangs its daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StoppedPolicy {
@@ -170,14 +170,14 @@ pub enum StoppedPolicy {
     Kill,
 }
 
-/// A lease as it is kept.
+/// A lease as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRecord {
     /// The process and its tenant.
     pub lease: Lease,
-    /// How that is known.
+    /// Origin of the lease.
     pub kind: LeaseKind,
-    /// Whether an operator recorded the process, whatever it took by itself: only an operator revokes it then.
+    /// True if an operator recorded the process, even if it also requested a lease itself; then only an operator can revoke the lease.
     pub by_operator: bool,
     /// The command line of the process when it was granted, shortened.
     pub command: String,
@@ -190,13 +190,13 @@ pub struct LeaseRecord {
 pub struct Lease {
     /// The process that requested it; `run` becomes its command without changing either number.
     pub holder: ClientId,
-    /// Whose it is.
+    /// The tenant whose client the process may be.
     pub tenant: TenantName,
 }
 
-/// How many places of its tenant's `max_clients` are taken.
+/// Returns the number of places of a tenant's `max_clients` that are taken.
 ///
-/// Each client takes one, however it came. A lease takes one until a client is seen in the family of its holder:
+/// Each client takes one, with or without a lease. A lease takes one until a client is seen in the family of its holder:
 /// the process was admitted and may connect at any moment. `clients` are processes with their ancestors.
 pub fn places_taken(clients: &[(ClientId, Vec<ClientId>)], holders: &[ClientId]) -> usize {
     let family =

@@ -1,40 +1,40 @@
-//! The compute mode of a GPU: set when a daemon wants one, and what was before restored when none does.
+//! The compute mode of a GPU: set while a daemon's spec asks for one, and restored to the previous mode afterwards.
 //!
-//! What is to be done is worked out one step at a time from what is remembered and what is read, so that a manager that
-//! died between any two steps continues where it was. What was before is remembered before anything is set.
+//! Each step is derived from the recorded state and the present mode, so that a manager that died between any two steps
+//! continues where it was. The previous mode is recorded before anything is set.
 
 use serde::{Deserialize, Serialize};
 
 use super::gpu::ComputeMode;
 use super::{DaemonName, GpuUuid, InvalidValue};
 
-/// A compute mode of ours, and what was before it.
+/// A compute mode that the manager sets, and the mode before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedComputeMode {
     /// The daemon that wants it.
     pub daemon: DaemonName,
-    /// What is to be restored.
+    /// Mode to restore.
     pub previous: ComputeMode,
-    /// What the daemon wants; it may not have been set yet.
+    /// Mode in the daemon's spec; it may not have been set yet.
     pub desired: ComputeMode,
-    /// The boot in which this was written.
+    /// The boot in which this record was written.
     pub boot_id: String,
 }
 
 /// The next step for one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModeStep {
-    /// All is as it should be.
+    /// Nothing remains to be done.
     Done,
-    /// Remember this, before anything is set.
+    /// Record this before anything is set.
     Remember(OwnedComputeMode),
     /// Set this mode.
     Set(ComputeMode),
-    /// Forget what was remembered.
+    /// Delete the record.
     Forget,
 }
 
-/// What to do next with a GPU whose mode reads `now`, for a daemon that wants a mode or none of its own.
+/// Returns the next step for a GPU whose mode reads `now`; `desired` is the mode in the daemon's spec, if it has one.
 pub fn next(
     daemon: &DaemonName,
     desired: Option<ComputeMode>,
@@ -51,16 +51,16 @@ pub fn next(
         })
     };
     match (desired, held) {
-        // Another mode than the one we set is another program's, or the boot's: it is not ours to undo.
+        // Any other mode than the one that the manager set comes from another program or from a boot: it is left alone.
         (None, Some(held)) if now == held.desired && now != held.previous => ModeStep::Set(held.previous),
         (None, Some(_)) => ModeStep::Forget,
         (Some(desired), None) => remember(now, desired),
-        // Another one from now on: the first is undone, so that no death in between loses what was before.
+        // The spec asks for another mode now: the first one is undone before, so that a crash in between does not lose the previous mode.
         (Some(desired), Some(held)) if held.desired != desired => {
             next(daemon, None, Some(held), now, boot_id)
         }
         (Some(desired), Some(held)) if held.boot_id != boot_id => {
-            // A boot resets the mode; then what it has set is what would be without us.
+            // A boot resets the mode; the mode that it has set is then the one to restore.
             remember(if now == desired { held.previous } else { now }, desired)
         }
         (Some(desired), Some(held)) if held.daemon != *daemon => remember(held.previous, desired),
@@ -81,14 +81,14 @@ pub fn check(desired: Option<ComputeMode>) -> Result<(), InvalidValue> {
     Ok(())
 }
 
-/// The compute mode of a daemon's GPU, as far as it is ours.
+/// The compute mode of a daemon's GPU that the manager sets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ComputeModeStatus {
     /// The GPU.
     pub gpu: GpuUuid,
-    /// What was read back last; `null` while the driver is not queried or the GPU is missing.
+    /// Mode that was last read; `null` while the driver is not queried or the GPU is missing.
     pub mode: Option<ComputeMode>,
-    /// What was before, and is restored when the daemon is stopped for good or no longer wants a mode.
+    /// Mode before the manager set it, which is restored when the daemon is stopped for good or its spec no longer asks for a mode.
     pub previous: ComputeMode,
 }
 

@@ -1,8 +1,8 @@
-//! Conditions: statements about a thing, each with its reason, as the API shows them.
+//! Conditions: statements about an object, each with its reason, as the API shows them.
 
 use serde::{Deserialize, Serialize};
 
-/// A closed set of words, each written as its variant is called.
+/// Defines a closed set of words, each written as the name of its variant.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$word_doc:meta])* $word:ident,)+ }) => {
         $(#[$doc])*
@@ -15,14 +15,14 @@ macro_rules! words {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$word),+];
 
-            /// The word, as it is on the wire.
+            /// Returns the word as the API writes it.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$word => stringify!($word),)+
                 }
             }
 
-            /// The same in words for people.
+            /// Returns the word spelled out for people: `GpuMissing` is "GPU missing".
             pub fn words(self) -> String {
                 in_words(self.as_str())
             }
@@ -36,7 +36,7 @@ macro_rules! words {
     };
 }
 
-/// How people write some of these words.
+/// Usual spellings of some of these words.
 const USUAL: [(&str, &str); 8] = [
     ("Awaiting read back", "Applying"),
     ("Gpu", "GPU"),
@@ -48,7 +48,7 @@ const USUAL: [(&str, &str); 8] = [
     (" ids", " IDs"),
 ];
 
-/// A word of the wire in words for people: `GpuMissing` is "GPU missing".
+/// Spells a word of the API out for people: `GpuMissing` becomes "GPU missing".
 fn in_words(word: &str) -> String {
     let (first, rest) = word.split_at(1);
     let spaced = rest.chars().flat_map(|letter| {
@@ -60,9 +60,9 @@ fn in_words(word: &str) -> String {
 }
 
 words! {
-    /// What a condition states.
+    /// Statement of a condition.
     ConditionType {
-        /// Users who are no tenant's can reach the daemon's socket.
+        /// Users who belong to no tenant can reach the daemon's socket.
         AnyUserMayConnect,
         /// Any user who reaches the daemon's socket may change its default limits.
         AnyUserMaySetDefaults,
@@ -70,11 +70,11 @@ words! {
         AuditTruncated,
         /// Processes use its GPU outside MPS.
         Bypass,
-        /// The socket is in the tenant's directory. Good where it holds.
+        /// The socket is in the tenant's directory. True is good.
         ClientSocket,
         /// More clients of the tenant are connected than it may have.
         ClientsAboveMaximum,
-        /// The compute mode of its GPUs is as its spec says. Good where it holds.
+        /// The compute mode of its GPUs is as its spec says. True is good.
         ComputeMode,
         /// The control daemon hung and was replaced.
         DaemonReplaced,
@@ -86,9 +86,9 @@ words! {
         EngineFilesNotWritten,
         /// One of its processes is near its limit of open files.
         FileDescriptorsLow,
-        /// Why it died, did not start or could not be read.
+        /// The daemon died, did not start or could not be read; the reason says why.
         LastFailure,
-        /// Its layout is applied. Good where it holds.
+        /// Its layout is applied. True is good.
         Layout,
         /// The tenant's memory limit leaves no room for a CUDA context.
         LimitBelowContext,
@@ -106,11 +106,11 @@ words! {
         PartitionsDegraded,
         /// Another program changed partitions.
         PartitionsDrifted,
-        /// It can be used. Good where it holds.
+        /// It can be used. True is good.
         Ready,
         /// It is replaced as soon as no client is connected.
         RestartRequired,
-        /// It admits new clients. Good where it holds.
+        /// It admits new clients. True is good.
         Schedulable,
         /// Its server had a fatal GPU error.
         ServerFault,
@@ -118,15 +118,15 @@ words! {
         ServerReplaced,
         /// Another program changed settings.
         SettingsDrifted,
-        /// The tenant's share of the SMs is below what MPS gives every client.
+        /// The tenant's share of the SMs is below the minimum that MPS gives every client.
         ShareBelowMinimum,
-        /// A daemon that is not managed serves one of its GPUs.
+        /// A control daemon outside this manager serves one of its GPUs.
         SharesGpu,
         /// The manager's unix socket is not at its place.
         SocketLost,
         /// The state directory's file system has no room.
         StateDiskFull,
-        /// Clients wait until those of another user are gone.
+        /// Clients wait until the clients of another user have ended.
         UsersWaiting,
         /// The NVIDIA driver or its MPS programs are not here yet.
         WaitingForDriver,
@@ -136,17 +136,17 @@ words! {
 }
 
 words! {
-    /// Why a condition holds or does not.
+    /// Reason why a condition is true or false.
     ConditionReason {
         /// Every setting was read back as it should be.
         AppliedAndReadBack,
         /// The clients that a fatal GPU error affects have not ended yet.
         AwaitingClientExit,
-        /// What was written has not been read back yet.
+        /// Settings that were written have not been read back yet.
         AwaitingReadBack,
         /// It died or did not start, and is started again after a pause.
         BackOff,
-        /// Something blocks it that the manager does not touch by itself.
+        /// It is blocked by something that the manager does not change by itself.
         Blocked,
         /// The daemon cannot hold the tenant's spec.
         CannotBeHeld,
@@ -180,9 +180,9 @@ words! {
         DirectoryUnusable,
         /// The disk has no room.
         DiskFull,
-        /// What is known of a process does not agree, so nothing is touched.
+        /// Facts about a process contradict each other, so nothing is changed.
         DoubtfulProcess,
-        /// The NVIDIA driver, or a program of it, is not there.
+        /// The NVIDIA driver, or one of its programs, is missing.
         DriverMissing,
         /// The tenant has expired.
         Expired,
@@ -194,13 +194,13 @@ words! {
         FileReplaced,
         /// No file descriptor could be had.
         FilesExhausted,
-        /// A control daemon that is not managed runs there.
+        /// A control daemon outside this manager runs there.
         ForeignDaemon,
         /// A GPU of the daemon is missing.
         GpuMissing,
-        /// Another daemon of this manager still serves a GPU that is this one's now.
+        /// Another daemon of this manager still serves a GPU that belongs to this one now.
         GpuNotReleased,
-        /// A daemon that is not managed serves a GPU of this one.
+        /// A control daemon outside this manager serves a GPU of this one.
         GpuSharedWithForeignDaemon,
         /// The file that remembers the end of the audit log cannot be read.
         HeadUnreadable,
@@ -222,7 +222,7 @@ words! {
         NearLimit,
         /// A tenant of the same daemon has no memory limit, so their server has none.
         NeighbourWithoutLimit,
-        /// The daemon's control socket is not there.
+        /// The daemon's control socket is missing.
         NoControlSocket,
         /// The GPUs of the host are not known.
         NoInventory,
@@ -236,15 +236,15 @@ words! {
         NotClosed,
         /// It has not been polled yet.
         NotPolled,
-        /// It was set, and is not read back at the moment.
+        /// It was set, and is not being read back at present.
         NotReadBack,
         /// It is only observed, and is not running.
         NotRunning,
-        /// The driver's MPS is older than what guards against it.
+        /// The driver's MPS is too old to prevent it.
         OldDriver,
         /// It is observed and never written to, as its spec says.
         OnlyObserved,
-        /// Its directories are another program's, which are left as they are.
+        /// Its directories belong to another program and are left as they are.
         OtherDirectories,
         /// The tenant's directory is on another file system than the socket.
         OtherFileSystem,
@@ -254,7 +254,7 @@ words! {
         OtherUser,
         /// Other programs keep the daemon busy.
         OthersInterfere,
-        /// It is so no longer.
+        /// The condition is over.
         Over,
         /// A page of the database is corrupt.
         PageCorrupt,
@@ -282,9 +282,9 @@ words! {
         ProgramsOfAnotherDriver,
         /// Another program sent it a quit.
         QuitByOthers,
-        /// It was started otherwise than its spec says now.
+        /// It was started with other settings than its spec has now.
         RestartRequired,
-        /// What others changed was restored.
+        /// Settings that others changed were restored.
         Restored,
         /// Rows are missing.
         RowsMissing,
@@ -292,7 +292,7 @@ words! {
         ServerExits,
         /// The server had a fatal GPU error.
         ServerFault,
-        /// The server hangs since a client died while it connected.
+        /// The server has hung since a client died while it connected.
         ServerHangs,
         /// The server is being started.
         ServerStarting,
@@ -318,7 +318,7 @@ words! {
         SocketRemoved,
         /// The socket was replaced.
         SocketReplaced,
-        /// It was started otherwise than its spec says now.
+        /// It was started with other settings than its spec has now.
         StartedOtherwise,
         /// It is being started.
         Starting,
@@ -338,7 +338,7 @@ words! {
         StoreUnavailable,
         /// The tenant's directory is not safe to hand out.
         TenantDirectoryUnsafe,
-        /// Whether it is so could not be found out.
+        /// The state could not be determined.
         Undetermined,
         /// An answer could not be understood.
         Unreadable,
@@ -350,7 +350,7 @@ words! {
 }
 
 impl ConditionType {
-    /// Whether all is well where it holds; of the others, all is well where they do not.
+    /// Returns true if the condition is good while it is true; all other conditions are good while they are false.
     fn is_good(self) -> bool {
         matches!(
             self,
@@ -359,16 +359,16 @@ impl ConditionType {
     }
 }
 
-/// A statement about a thing, with its reason.
+/// A statement about an object, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Condition {
-    /// What is stated, as `Ready`.
+    /// Type of the condition, as `Ready`.
     #[serde(rename = "type")]
     #[schema(value_type = String)]
     pub kind: ConditionType,
-    /// Whether it holds.
+    /// True if the statement holds.
     pub status: bool,
-    /// One word for why, as `AwaitingReadBack`.
+    /// Reason in one word, as `AwaitingReadBack`.
     #[schema(value_type = String)]
     pub reason: ConditionReason,
     /// A sentence for an operator, with the remedy where there is one.
@@ -386,24 +386,24 @@ impl Condition {
         Self { kind, status, reason, message: message.into() }
     }
 
-    /// Whether it reports something that is not as it should be.
+    /// Returns true if the condition reports a problem.
     pub fn needs_attention(&self) -> bool {
         self.kind.is_good() != self.status
     }
 }
 
-/// The condition that says whether the thing can be used.
+/// Returns the `Ready` condition, which says whether the object can be used.
 pub fn ready(conditions: &[Condition]) -> Option<&Condition> {
     conditions.iter().find(|condition| condition.kind == ConditionType::Ready)
 }
 
 impl ConditionReason {
-    /// The word for the tenants of a daemon that is not ready, with its meaning where they can do something with it.
+    /// Returns the reason for the tenants of a daemon that is not ready, with its meaning where they can act on it.
     pub fn text_for_tenants(self) -> String {
         self.meaning_for_tenants().map_or_else(|| self.to_string(), |meaning| format!("{self}; {meaning}"))
     }
 
-    /// What it means to them; it names nobody.
+    /// Returns the meaning of the reason for these tenants, without naming any user or process.
     fn meaning_for_tenants(self) -> Option<&'static str> {
         Some(match self {
             Self::ServerFault => {

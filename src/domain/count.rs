@@ -1,12 +1,12 @@
 //! Numbers with the noun that they count, as people write them.
 
-/// A number and its noun, in the singular or the plural: `1 chunk`, `2 chunks`, `3 processes`.
+/// Formats a number with its noun, in the singular or the plural: `1 chunk`, `2 chunks`, `3 processes`.
 pub fn counted(count: impl TryInto<u64>, noun: &str) -> String {
     let count = count.try_into().unwrap_or(u64::MAX);
     if count == 1 { format!("1 {noun}") } else { format!("{count} {}", plural(noun)) }
 }
 
-/// Names in a sentence: `a`, `a and b`, `a, b and c`.
+/// Lists names for a sentence: `a`, `a and b`, `a, b and c`.
 pub fn enumerated(names: &[impl AsRef<str>]) -> String {
     let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     match names.as_slice() {
@@ -16,10 +16,10 @@ pub fn enumerated(names: &[impl AsRef<str>]) -> String {
     }
 }
 
-/// The most items that a text names.
+/// Most items that a text names.
 const NAMED: usize = 4;
 
-/// The first few of some items, each in words, and how many there are beside them; `more` are counted only.
+/// Joins the first few of some items, each in words, and adds the number of further ones; `more` are only counted.
 pub fn first_few(items: impl ExactSizeIterator<Item = String>, more: usize, separator: &str) -> String {
     let more = items.len().saturating_sub(NAMED) + more;
     let mut named: Vec<String> = items.take(NAMED).collect();
@@ -29,7 +29,7 @@ pub fn first_few(items: impl ExactSizeIterator<Item = String>, more: usize, sepa
     named.join(separator)
 }
 
-/// The plural of an English noun of the regular kinds.
+/// Returns the plural of a regular English noun.
 fn plural(noun: &str) -> String {
     let sibilant = ["s", "x", "ch", "sh"].iter().any(|end| noun.ends_with(end));
     match noun.strip_suffix('y') {

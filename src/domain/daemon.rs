@@ -1,4 +1,4 @@
-//! Control daemons: the desired state of one, and what was seen of it.
+//! Control daemons: the desired and the observed state of each.
 
 use super::condition::Condition;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub use super::reservation::{AdmissionMode, OvercommitRatio};
 use super::wedge::{WedgeGrace, WedgePolicy, WedgeSettings};
 use super::{DaemonName, DeviceMemoryLimit, GpuUuid, Inode, InvalidValue, Priority, ThreadPercentage};
 
-/// What an operator wants of a daemon.
+/// Desired state of a daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(clippy::struct_excessive_bools, reason = "independent settings, each named as in the API")]
@@ -27,60 +27,60 @@ pub struct DaemonSpec<G = GpuUuid> {
     /// The GPUs that the daemon offers, in PCI order; one is the safe choice (see `docs/limits.md`).
     #[schema(min_items = 1)]
     pub gpus: Vec<G>,
-    /// How its clients share the SMs of a GPU.
+    /// Sharing of a GPU's SMs among its clients.
     #[serde(default)]
     pub mode: Mode,
-    /// The partition layout that is in force, or is to be; changed by applying another.
+    /// The partition layout that is in force or being put in force; it is changed by applying another layout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<ActiveLayout>,
-    /// Whether clients of several users may be connected at once (`-M`).
+    /// True if clients of several users may be connected at once (`-M`).
     #[serde(default)]
     pub multi_user: bool,
-    /// Users who may reach the daemon although no tenant has them: the users of containers that do not run as their tenant's.
+    /// Further users who may reach the daemon, beside those of its tenants: for containers that do not run as their tenant's user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 256)]
     pub users: Vec<u32>,
-    /// Whether every user of the host may reach it.
+    /// True if every user of the host may reach it.
     #[serde(default)]
     pub any_user: bool,
-    /// Whether the daemon should run.
+    /// Desired run state.
     #[serde(default)]
     pub desired_state: DesiredState,
-    /// Whether the manager keeps it as this spec says, or only observes it.
+    /// Management mode: the manager keeps the daemon as this spec says, or only observes it.
     #[serde(default)]
     pub management: Management,
-    /// Whether it is started although a control daemon that is not its own serves one of its GPUs: two servers take
-    /// turns on the GPU, and each counts limits for itself.
+    /// True if it is started even while another control daemon serves one of its GPUs: two servers then take turns on the GPU, and
+    /// each counts limits for itself.
     #[serde(default)]
     pub share_gpus: bool,
-    /// Whether `run` may start new clients on it.
+    /// True if `run` may start new clients on it.
     #[serde(default = "yes")]
     pub schedulable: bool,
     /// The compute mode of its GPUs while it runs: `exclusive_process` admits its server alone, so that no process goes
     /// past MPS. Without it, the mode is left as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_mode: Option<ComputeMode>,
-    /// What holds for tenants that do not say otherwise.
+    /// Values for tenants that leave them out.
     #[serde(default = "Defaults::default")]
     #[schema(value_type = Defaults)]
     pub defaults: Defaults<G>,
-    /// How it gives thread percentages to tenants that state neither a percentage nor SMs; in shared mode only, and without a layout.
+    /// Assignment of thread percentages to tenants that state neither a percentage nor SMs; in shared mode only, and without a layout.
     #[serde(default)]
     pub provisioning: Provisioning,
-    /// Whether tenants reserve what they may use.
+    /// Admission of tenants: with or without reservation of memory and clients.
     #[serde(default)]
     pub admission: AdmissionMode,
-    /// With `reserved`, how many times a GPU's memory may be reserved: 1 is no over-commit.
+    /// Ratio of reservable memory to a GPU's memory with `reserved`: 1 is no over-commit.
     #[serde(default)]
     #[schema(value_type = f64, minimum = 1.0)]
     pub memory_overcommit: OvercommitRatio,
-    /// What to do about settings that another program changes behind the manager's back.
+    /// Policy for settings that another program changes.
     #[serde(default)]
     pub drift_policy: DriftPolicy,
-    /// What to do about clients of users who are no tenant's, where the daemon serves one user at a time.
+    /// Policy for clients of users who belong to no tenant, on a daemon that serves one user at a time.
     #[serde(default)]
     pub foreign_user_policy: ForeignUserPolicy,
-    /// What to do about clients that are connected to a server that hangs and keeps the daemon from answering.
+    /// Policy for clients of a server that hangs and keeps the daemon from answering.
     #[serde(default)]
     pub wedge_policy: WedgePolicy,
     /// Seconds that these clients are waited for before the server is replaced, which ends their work.
@@ -93,7 +93,7 @@ fn yes() -> bool {
     true
 }
 
-/// How the clients of a daemon share the SMs of a GPU.
+/// Sharing of a GPU's SMs among the clients of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -104,7 +104,7 @@ pub enum Mode {
     Static,
 }
 
-/// Whether a daemon should run.
+/// Desired run state of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DesiredState {
@@ -115,18 +115,18 @@ pub enum DesiredState {
     Stopped,
 }
 
-/// What the manager does with a daemon.
+/// Management mode of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Management {
-    /// It is brought to what its spec says, and kept there.
+    /// It is brought to the state in its spec, and kept there.
     #[default]
     Managed,
-    /// It is shown and measured; nothing is ever written to it, and it is never started, stopped or restarted.
+    /// It is shown and measured only: nothing is ever written to it, and it is never started, stopped or restarted.
     Observed,
 }
 
-/// What holds for tenants of a daemon that leave a value out, and for the daemon while it has none.
+/// Values for tenants of a daemon that leave them out, and for the daemon while it has no tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Defaults<G = GpuUuid> {
@@ -152,7 +152,7 @@ impl<G> Default for Defaults<G> {
     }
 }
 
-/// A daemon as it is remembered.
+/// A daemon as it is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Daemon {
     /// Its name.
@@ -182,12 +182,12 @@ pub struct Incarnation {
     pub pipe_inode: Option<Inode>,
     /// The generation that it was last read to hold.
     pub applied: i64,
-    /// Where it was adopted from; `None` for one that this manager started in the directories it gives.
+    /// Directories of a process that was adopted; `None` if this manager started it in the directories that it chooses.
     pub home: Option<DaemonDirectories>,
 }
 
 impl Incarnation {
-    /// Whether it was started outside this manager.
+    /// Returns true if it was started outside this manager.
     pub fn is_foreign(&self) -> bool {
         self.home.as_ref().is_some_and(|home| home.foreign)
     }
@@ -200,7 +200,7 @@ pub struct DaemonDirectories {
     pub pipe_directory: PathBuf,
     /// The directory of its logs.
     pub log_directory: PathBuf,
-    /// Whether the process was started outside this manager, so that it carries no token of ours.
+    /// True if the process was started outside this manager, so that its environment has no token of this manager.
     pub foreign: bool,
 }
 
@@ -214,9 +214,9 @@ pub enum Phase {
     Starting,
     /// Running; its settings are being written and read back.
     Applying,
-    /// Running, and every setting was read back as it should be.
+    /// Running, and every setting was read back as desired.
     Ready,
-    /// Running, but a command of ours did not answer; only reads are sent until one does.
+    /// Running, but a command of the manager was not answered; only reads are sent until one is answered.
     Wedged,
     /// Not running; the next start is due after a pause that grows.
     BackOff,
@@ -226,18 +226,18 @@ pub enum Phase {
     Stopping,
     /// Not running, as desired.
     Stopped,
-    /// Something blocks it that the manager will not touch by itself; the condition says what.
+    /// Blocked by something that the manager does not change by itself; the condition has the details.
     Blocked,
     /// Running and only observed, as its spec says.
     Observed,
-    /// Only observed, and not running at the moment; it is picked up again when it comes back.
+    /// Only observed, and not running at present; the manager observes it again when it is started.
     Absent,
 }
 
-/// What the manager saw of a daemon.
+/// Observed state of a daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DaemonStatus {
-    /// Its state.
+    /// Its phase.
     pub phase: Phase,
     /// The generation that was last applied and read back, 0 for none.
     pub observed_generation: i64,
@@ -251,31 +251,31 @@ pub struct DaemonStatus {
     pub incarnation: u64,
     /// Deaths of a control process seen since this manager started.
     pub deaths: u64,
-    /// The directory of its sockets, what a client's `CUDA_MPS_PIPE_DIRECTORY` names.
+    /// The directory of its sockets, which `CUDA_MPS_PIPE_DIRECTORY` of a client names.
     pub pipe_directory: String,
     /// The directory of its logs.
     pub log_directory: String,
-    /// Where it runs: its session, its cgroup, its systemd scope; `null` before the first poll of this incarnation.
+    /// Its session, its cgroup and its systemd scope; `null` before the first poll of this incarnation.
     pub isolation: Option<Isolation>,
-    /// What was read back last; `null` before the first poll of this incarnation.
+    /// Settings that were last read back; `null` before the first poll of this incarnation.
     pub effective: Option<Effective>,
     /// Settings that others changed.
     pub drift: DriftStatus,
-    /// Clients that wait until those of another user are gone.
+    /// Clients that wait until the clients of another user have ended.
     pub queue: Vec<Waiting>,
-    /// What polling it has cost.
+    /// Cost of polling it.
     pub sessions: SessionCounts,
-    /// The compute mode of its GPUs, where it is ours.
+    /// Compute modes of its GPUs that the manager sets.
     pub compute_modes: Vec<ComputeModeStatus>,
     /// The layout of its partitions; `null` where it has none.
     pub layout: Option<LayoutStatus>,
-    /// What its strategy gives its tenants, and what the number is that it divides by; left out without a strategy.
+    /// Shares that its strategy gives its tenants, and the number of clients that it divides by; left out without a strategy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioning: Option<ProvisioningStatus>,
 }
 
 impl DaemonStatus {
-    /// Why no partitions of the daemon can be seen now, and what to do.
+    /// Explains why no partitions of the daemon can be seen now, with the remedy.
     pub fn without_partitions(&self, daemon: &DaemonName) -> String {
         let why = self.conditions.iter().find(|condition| !condition.status && !condition.message.is_empty());
         let why = why.map(|condition| format!(" ({}: {})", condition.reason, condition.message));
@@ -286,7 +286,7 @@ impl DaemonStatus {
     }
 }
 
-/// What polling a daemon has cost since this manager started or adopted it.
+/// Cost of polling a daemon since this manager started or adopted it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SessionCounts {
     /// Polls, failed ones included.
@@ -295,18 +295,18 @@ pub struct SessionCounts {
     pub failed: u64,
     /// Control processes started, for polls and everything else.
     pub control_processes: u64,
-    /// Control processes that the daemon turned away for another caller, each tried again inside its deadline.
+    /// Control processes that the daemon rejected because of another caller; each was retried within its deadline.
     pub retried: u64,
 }
 
-/// Clients of one user that wait until those of another are gone, since the daemon serves one user at a time.
+/// Clients of one user that wait until those of another have ended, since the daemon serves one user at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Waiting {
-    /// Whose clients wait.
+    /// User of the clients that wait.
     pub uid: u32,
-    /// Those who wait, first come first.
+    /// The clients that wait, in the order of their arrival.
     pub waiting: Vec<WaitingClient>,
-    /// Whom they wait for.
+    /// User that they wait for.
     pub behind: ServedUser,
 }
 
@@ -315,13 +315,13 @@ pub struct Waiting {
 pub struct WaitingClient {
     /// Its process ID.
     pub pid: u32,
-    /// Since when, by the daemon's log.
+    /// Time since which it waits, by the daemon's log.
     #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub since: i64,
 }
 
-/// The user that a daemon serves at the moment.
+/// The user that a daemon serves at present.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ServedUser {
     /// The user.
@@ -332,7 +332,7 @@ pub struct ServedUser {
     pub clients: Vec<u32>,
 }
 
-/// The most users who may be added to those of tenants: some file systems keep an ACL in one block.
+/// Most users that may be added to those of tenants: some file systems keep an ACL in one block.
 const MOST_USERS: usize = 256;
 /// Paths of fields that are refused in combination with others.
 const DEFAULT_LIMIT: &str = "defaults/device_memory_limit";
@@ -340,7 +340,7 @@ const DEFAULT_PERCENTAGE: &str = "defaults/active_thread_percentage";
 const STRATEGY: &str = "provisioning/strategy";
 
 impl DaemonSpec<GpuRef> {
-    /// The same spec with its GPUs named by UUID, in PCI order; the field that names an unknown one is given with the error.
+    /// Resolves its GPUs to UUIDs, in PCI order; an error comes with the field that names an unknown GPU.
     pub fn resolve_gpus(self, known: &[Gpu]) -> Result<DaemonSpec, (&'static str, InvalidValue)> {
         let gpus = self.gpus.iter().map(|gpu| gpu.resolve(known)).collect::<Result<Vec<&Gpu>, _>>();
         let mut gpus = gpus.map_err(|error| ("gpus", error))?;
@@ -374,7 +374,7 @@ impl DaemonSpec<GpuRef> {
 }
 
 impl<G> DaemonSpec<G> {
-    /// A spec that leaves everything but its GPUs out.
+    /// Builds a spec with these GPUs and the default of every other field.
     pub fn of(gpus: Vec<G>) -> Self {
         Self {
             gpus,
@@ -399,24 +399,24 @@ impl<G> DaemonSpec<G> {
         }
     }
 
-    /// What to do about a server that hangs.
+    /// Returns the settings for a server that hangs.
     pub fn wedge(&self) -> WedgeSettings {
         WedgeSettings { policy: self.wedge_policy, grace: self.wedge_grace_s }
     }
 
-    /// Whether its tenants reserve what they may use.
+    /// Returns true if its tenants reserve memory and clients.
     pub fn reserves(&self) -> bool {
         self.admission == AdmissionMode::Reserved
     }
 
-    /// Whether it is only observed.
+    /// Returns true if it is only observed.
     pub fn is_observed(&self) -> bool {
         self.management == Management::Observed
     }
 }
 
 impl DaemonSpec {
-    /// Refuses a spec that no daemon could follow, whatever the host, whose GPUs are named; the field comes first.
+    /// Refuses a spec that is invalid on any host; an error comes with its field. `host` has the GPUs, for their names in messages.
     pub fn check(&self, host: &[Gpu]) -> Result<(), (&'static str, InvalidValue)> {
         if self.users.len() > MOST_USERS {
             let given = self.users.len();
@@ -444,7 +444,7 @@ impl DaemonSpec {
             );
             return Err((DEFAULT_LIMIT, InvalidValue(text)));
         }
-        // MPS ignores it there.
+        // MPS ignores thread percentages in static mode.
         if let (Mode::Static, Some(percentage)) = (self.mode, self.defaults.active_thread_percentage) {
             let text = format!(
                 "in static mode MPS ignores thread percentages ({percentage} given), and a client has the SMs of its \

@@ -16,14 +16,14 @@ use super::{GpuUuid, InvalidValue, MemoryLimit};
 /// A device memory limit, for every GPU or by GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceMemoryLimit<G = GpuUuid> {
-    /// The same on each GPU.
+    /// One limit for every GPU.
     Same(MemoryLimit),
-    /// Its own on each GPU that is named, in PCI order once they are resolved; there is none on the others.
+    /// One limit for each GPU that is named, in PCI order once they are resolved; the other GPUs have none.
     PerGpu(Vec<(G, MemoryLimit)>),
 }
 
 impl DeviceMemoryLimit {
-    /// The limit on a GPU.
+    /// Returns the limit on a GPU.
     pub fn on(&self, gpu: &GpuUuid) -> Option<MemoryLimit> {
         match self {
             Self::Same(limit) => Some(*limit),
@@ -31,7 +31,7 @@ impl DeviceMemoryLimit {
         }
     }
 
-    /// The first GPU that it names and that is not among these.
+    /// Returns the first GPU that it names and that is not among these.
     pub fn names_beyond(&self, gpus: &[GpuUuid]) -> Option<&GpuUuid> {
         match self {
             Self::Same(_) => None,
@@ -39,7 +39,7 @@ impl DeviceMemoryLimit {
         }
     }
 
-    /// The same limit with `new` in the place of `old`.
+    /// Replaces the GPU `old` with `new`, and restores PCI order.
     #[must_use]
     pub fn exchanged(self, old: &GpuUuid, new: &GpuUuid, known: &[Gpu]) -> Self {
         let Self::PerGpu(mut limits) = self else { return self };
@@ -51,7 +51,7 @@ impl DeviceMemoryLimit {
         Self::PerGpu(limits)
     }
 
-    /// The limit that these GPUs have in common, or one for each; `None` where none has any.
+    /// Builds one limit if these GPUs have the same, or else one for each; `None` if none has a limit.
     pub fn of(limits: &[(GpuUuid, Option<MemoryLimit>)]) -> Option<Self> {
         let (_, first) = limits.first()?;
         if limits.iter().all(|(_, limit)| limit == first) {
@@ -63,7 +63,7 @@ impl DeviceMemoryLimit {
 }
 
 impl DeviceMemoryLimit<GpuRef> {
-    /// The same limit with its GPUs named by UUID, in PCI order.
+    /// Resolves its GPUs to UUIDs, in PCI order.
     pub fn resolve_gpus(self, known: &[Gpu]) -> Result<DeviceMemoryLimit, InvalidValue> {
         let limits = match self {
             Self::Same(limit) => return Ok(DeviceMemoryLimit::Same(limit)),
@@ -85,7 +85,7 @@ impl DeviceMemoryLimit<GpuRef> {
 }
 
 impl<G> DeviceMemoryLimit<G> {
-    /// Its sizes, in the order of the GPUs that it names.
+    /// Returns its sizes, in the order of the GPUs that it names.
     pub fn sizes(&self) -> impl Iterator<Item = MemoryLimit> {
         let (same, per_gpu) = match self {
             Self::Same(limit) => (Some(*limit), &[][..]),

@@ -1,4 +1,4 @@
-//! What a daemon was read to hold otherwise than it should, and which of it another program must have changed.
+//! Differences between the desired and the effective settings of a daemon, and those of them that another program must have made.
 
 use super::daemon::{Effective, MemoryReading};
 use super::drift::Drifted;
@@ -8,7 +8,7 @@ use super::{MemoryLimit, ThreadPercentage};
 
 const GIB: u64 = 1024 * MIB;
 
-/// One setting that was read back otherwise than it should be.
+/// A setting whose effective value differs from the desired one.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SettingDifference {
     /// The percentage for servers to come.
@@ -24,7 +24,7 @@ pub enum SettingDifference {
 }
 
 impl SettingDifference {
-    /// Whether it is of the daemon's defaults, which need no server to be read.
+    /// Returns true if it is a default of the daemon, which can be read without a server.
     pub fn is_default(&self) -> bool {
         matches!(self, Self::DefaultPercentage | Self::DefaultPriority | Self::DefaultMemory(_))
     }
@@ -42,7 +42,7 @@ impl std::fmt::Display for SettingDifference {
     }
 }
 
-/// The settings that differ between what should be and what was read.
+/// Returns the settings whose effective value differs from the desired one.
 pub fn differences(desired: &Desired, seen: &Effective) -> Vec<SettingDifference> {
     let mut found = Vec::new();
     if seen.default_active_thread_percentage != Some(desired.percentage) {
@@ -74,9 +74,9 @@ pub fn differences(desired: &Desired, seen: &Effective) -> Vec<SettingDifference
     found
 }
 
-/// Of these differences those that another program must have made, with what was read.
+/// Returns those differences that another program must have made, with the values that were read.
 ///
-/// A memory limit that is only not known exactly is none: the getter prints whole GiB, and nobody vouches for the rest.
+/// A memory limit that is merely not known exactly is not among them: the getter prints whole GiB, and the rest is unknown.
 pub fn drifted(
     desired: &Desired,
     seen: &Effective,

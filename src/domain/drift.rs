@@ -1,43 +1,43 @@
-//! Drift: settings that were in force and no longer are, since another program wrote to the daemon.
+//! Drift: settings that are no longer in force because another program wrote to the daemon.
 
 use serde::{Deserialize, Serialize};
 
-/// What to do about settings that another program changed.
+/// Policy for settings that another program changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DriftPolicy {
     /// They are restored and reported.
     #[default]
     Repair,
-    /// They stay, the daemon is not ready, and they are reported; the next change of its spec or its tenants writes them all.
+    /// They stay and are reported, and the daemon is not ready; the next change of its spec or its tenants writes all settings.
     Report,
 }
 
-/// One setting that was read otherwise than it had been read back before.
+/// One setting whose effective value changed after it had been read back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Drifted {
-    /// Which setting.
+    /// Name of the setting.
     pub setting: String,
-    /// What it should be.
+    /// Desired value.
     pub desired: String,
-    /// What was read.
+    /// Effective value.
     pub read: String,
 }
 
-/// Drift of a daemon since this manager took it.
+/// Drift of a daemon since this manager started or adopted it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DriftStatus {
-    /// How many times settings were found changed.
+    /// Number of times that drift was found.
     pub count: u64,
-    /// When that was last.
+    /// Time at which drift was last found.
     #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_at: Option<i64>,
-    /// What was found then.
+    /// Settings that were found changed then.
     pub last: Vec<Drifted>,
-    /// The last command of another program that changes something, by control.log: a hint, since anybody may write there.
+    /// The last command in control.log by which another program changed something: a hint, since anybody may write there.
     pub command: Option<String>,
-    /// Whether it is so at the moment.
+    /// True while settings differ.
     pub present: bool,
 }
 

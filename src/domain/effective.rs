@@ -1,4 +1,4 @@
-//! What was read back from a daemon: its defaults, its servers, and its partitions.
+//! Effective state of a daemon, as read back: its defaults, its servers, and its partitions.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,10 +6,10 @@ use super::client::ClientId;
 use super::partitions::GpuPartitions;
 use super::{GpuUuid, Priority, ThreadPercentage};
 
-/// What a daemon answered when its settings were read.
+/// Effective settings of a daemon, as it answered when they were read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Effective {
-    /// When it was read.
+    /// Time at which they were read.
     #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
@@ -35,17 +35,17 @@ pub struct MemoryReading {
     pub gpu: GpuUuid,
     /// The limit in bytes; `null` is no limit, or one that cannot be read.
     pub bytes: Option<u64>,
-    /// Whether `bytes` is known exactly: from 1 GiB on, the daemon prints whole GiB, rounded down.
+    /// True if `bytes` is exact: from 1 GiB on, the daemon prints whole GiB, rounded down.
     pub exact: bool,
-    /// What the daemon printed, where it is no whole number of MiB: another program set it.
+    /// Text that the daemon printed, if it is not a whole number of MiB: then another program set the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
-    /// Whether server.log has the server's own word for this limit; `null` where no server is queried.
+    /// True if server.log confirms this limit exactly; `null` where no server is queried.
     pub in_server_log: Option<bool>,
 }
 
 impl Effective {
-    /// Whether a server takes clients.
+    /// Returns true if a server takes clients.
     pub fn is_serving(&self) -> bool {
         self.servers.iter().any(Server::is_active)
     }
@@ -60,19 +60,19 @@ pub struct Server {
     pub start_time: u64,
     /// The user it serves; `null` where that is not known.
     pub uid: Option<u32>,
-    /// `ACTIVE`, `INITIALIZING`, `FAULT`, or another word of the daemon's.
+    /// Its status: `ACTIVE`, `INITIALIZING`, `FAULT`, or another word of the daemon.
     #[schema(value_type = String)]
     pub status: ServerStatus,
     /// Its thread percentage.
     pub active_thread_percentage: Option<ThreadPercentage>,
     /// Its memory limits, one a GPU.
     pub memory_limits: Vec<MemoryReading>,
-    /// Clients that keep a server with a fatal GPU error from taking others: those it affects and that are still connected.
+    /// Clients that keep a server with a fatal GPU error from taking new ones: those that the error affects and that are still connected.
     #[serde(default)]
     pub held_by: Vec<FaultHolder>,
 }
 
-/// What a server says of itself.
+/// Status of a server, as the daemon reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", from = "String")]
 pub enum ServerStatus {
@@ -103,7 +103,7 @@ impl From<ServerStatus> for String {
     }
 }
 
-/// As the daemon prints it.
+/// Writes the word that the daemon prints.
 impl std::fmt::Display for ServerStatus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
@@ -116,12 +116,12 @@ impl std::fmt::Display for ServerStatus {
 }
 
 impl Server {
-    /// Whether it takes clients.
+    /// Returns true if it takes clients.
     pub fn is_active(&self) -> bool {
         self.status == ServerStatus::Active
     }
 
-    /// Whether a fatal GPU error keeps it from taking clients.
+    /// Returns true if a fatal GPU error keeps it from taking clients.
     pub fn is_faulty(&self) -> bool {
         self.status == ServerStatus::Fault
     }
@@ -133,6 +133,6 @@ pub struct FaultHolder {
     /// Its process.
     #[schema(value_type = String, example = "1234-567890")]
     pub client: ClientId,
-    /// Whether it is stopped (SIGSTOP), so that it does not end by itself.
+    /// True if it is stopped (SIGSTOP), so that it does not end by itself.
     pub stopped: bool,
 }

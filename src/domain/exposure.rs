@@ -6,10 +6,10 @@ use super::count::first_few;
 /// The first digits of a container's ID, by which engines name it.
 const SHOWN: usize = 12;
 
-/// A process in another mount namespace, and where it has a daemon's own directory.
+/// A process in another mount namespace in which a daemon's own directory is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketExposure {
-    /// The oldest process of its namespace that the socket lets administer the daemon.
+    /// The oldest process of its namespace that can administer the daemon through the socket.
     pub process: ClientId,
     /// Its user.
     pub uid: Option<u32>,
@@ -17,11 +17,11 @@ pub struct SocketExposure {
     pub program: Option<String>,
     /// The ID of the container that it is in.
     pub container: Option<String>,
-    /// Where the directory is mounted there.
+    /// Mount point of the directory there.
     pub point: String,
 }
 
-/// Processes in words, the first few by name.
+/// Describes processes, the first few by name.
 pub fn describe_exposures(exposures: &[SocketExposure]) -> String {
     let words = |SocketExposure { process, uid, program, container, point }: &SocketExposure| {
         let uid = uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();

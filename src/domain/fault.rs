@@ -1,19 +1,19 @@
-//! What is reported of a fatal GPU error: by server.log, and by the driver in the kernel's log (Xid).
+//! Reports of a fatal GPU error: in server.log, and by the driver in the kernel's log (Xid).
 
 use serde::{Deserialize, Serialize};
 
 /// Characters of the driver's words that are kept.
 const LONGEST_WORDS: usize = 160;
 
-/// What server.log and the kernel's log report of a fatal GPU error.
+/// Reports of a fatal GPU error in server.log and in the kernel's log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct GpuFaultReport {
-    /// Processes that server.log names. Of a memory fault it names the client that connected first, or seldom the second, whoever faulted (88
-    /// and 6 of 94 on H200s), and of other errors nobody; so this is no evidence against them.
+    /// Processes that server.log names. For a memory fault it names the client that connected first, or rarely the second, whichever client
+    /// faulted (88 and 6 of 94 on H200s), and for other errors none; so this is no evidence against them.
     pub named_by_mps: Vec<u32>,
     /// Errors of these GPUs in the kernel's log within two seconds of the fault.
     pub gpu_errors: Vec<GpuError>,
-    /// Why the kernel's log could not be read; `null` where it was.
+    /// Reason why the kernel's log could not be read; `null` if it was read.
     pub kernel_log_error: Option<String>,
 }
 
@@ -23,7 +23,7 @@ pub struct GpuError {
     /// NVIDIA's number of the error (Xid).
     #[schema(example = 13)]
     pub xid: u32,
-    /// The driver's words, without the process that it names, which is the one that server.log names.
+    /// The driver's message, without the process in it, which is the one that server.log names.
     #[schema(example = "Misaligned Address")]
     pub words: String,
     /// The address that was touched, as the driver writes it.
@@ -38,7 +38,7 @@ pub struct GpuError {
 }
 
 impl GpuError {
-    /// Reads what follows the PCI address (recording 24); `None` for the registers, which repeat the line before.
+    /// Parses the text after the PCI address (recording 24); `None` for the registers, which repeat the line before.
     ///
     /// ```text
     /// 13, Graphics SM Warp Exception on (GPC 1, TPC 3, SM 0): Misaligned Address
@@ -79,7 +79,7 @@ impl GpuError {
         })
     }
 
-    /// Whether it is an error of the hardware, which no program need have caused, as NVIDIA documents the numbers.
+    /// Returns true for an error of the hardware, which need not be caused by a program, by NVIDIA's documentation of the numbers.
     pub fn is_hardware(&self) -> bool {
         matches!(self.xid, 48 | 63 | 64 | 74 | 79 | 92 | 94 | 95 | 119 | 120 | 140)
     }

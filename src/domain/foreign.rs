@@ -1,4 +1,4 @@
-//! Control daemons that are not ours: which GPUs one serves, and what spec holds what is in force in it.
+//! Control daemons that this manager did not start: the GPUs that one serves, and the spec that matches its effective settings.
 
 use super::daemon::{DaemonSpec, Defaults, Effective, Management, MemoryReading, Mode};
 use super::foreign_owner::ForeignOwner;
@@ -6,11 +6,11 @@ use super::gpu::Gpu;
 use super::memory::{Bytes, MIB};
 use super::{DeviceMemoryLimit, GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
-/// The GPUs that `CUDA_VISIBLE_DEVICES` leaves a daemon, in the daemon's own order; unset, all of them.
+/// Returns the GPUs that a daemon sees with this `CUDA_VISIBLE_DEVICES`, in its own order; all of them if it is unset.
 ///
-/// The list ends at its first entry that names no GPU, and a GPU named twice leaves none, as CUDA reads it.
-/// `pci_order` says whether indices follow PCI order for sure; CUDA's own order is that of speed, which is the same
-/// only where all GPUs are of one kind.
+/// As in CUDA, the list ends at its first entry that names no GPU, and a GPU that is named twice leaves none.
+/// `pci_order` is true if indices are known to follow PCI order; CUDA's own order is that of speed, which is the same
+/// only if all GPUs are of one kind.
 pub fn visible_gpus(
     variable: Option<&str>,
     pci_order: bool,
@@ -43,31 +43,31 @@ pub fn visible_gpus(
     Ok(seen)
 }
 
-/// What is in force in a daemon that was set up outside this manager.
+/// Effective state of a daemon that was started outside this manager.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InForce {
     /// Its GPUs, in its own order.
     pub gpus: Vec<GpuUuid>,
-    /// How its clients share SMs.
+    /// Its mode.
     pub mode: Mode,
-    /// Whether its clients may be of several users.
+    /// True if it takes clients of several users at once.
     pub multi_user: bool,
     /// Its settings, devices named by ordinal.
     pub effective: Effective,
-    /// The GPUs for which it also has a default limit under their UUID.
+    /// The GPUs that also have a default limit by UUID.
     pub limited_by_uuid: Vec<GpuUuid>,
 }
 
-/// A spec that holds what is in force, so that applying it changes nothing.
+/// A spec that matches the effective settings, so that applying it changes nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdoptedSpec {
     /// The spec.
     pub spec: DaemonSpec,
-    /// What the reader should know of it.
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
-/// Reads a spec back from what is in force; refuses what no spec can hold, with the reason.
+/// Derives a spec from effective settings; fails with the reason if no spec can express them.
 fn spec_in_force(seen: &InForce) -> Result<AdoptedSpec, InvalidValue> {
     refuse_limits_by_uuid(seen)?;
     let effective = &seen.effective;
@@ -134,30 +134,30 @@ fn refuse_limits_by_uuid(seen: &InForce) -> Result<(), InvalidValue> {
 pub struct AdoptionCandidate {
     /// Its user.
     pub uid: Option<u32>,
-    /// Whether another manager's token is in its environment.
+    /// True if the token of another manager is in its environment.
     pub held: bool,
-    /// Whether that manager served from this one's runtime directory, so that it has lost its database.
+    /// True if that manager served from this one's runtime directory, so its database was lost.
     pub lost: bool,
-    /// Why it cannot work with the driver that runs: its program is of another one.
+    /// Reason why it cannot work with the running driver, if its program belongs to another version.
     pub other_driver: Option<String>,
-    /// How its clients share SMs.
+    /// Its mode.
     pub mode: Mode,
-    /// Why the control program of this manager could not start it again in this mode.
+    /// Reason why the control program of this manager could not start it again in this mode.
     pub mode_unsupported: Option<String>,
-    /// Whether its clients may be of several users.
+    /// True if it takes clients of several users at once.
     pub multi_user: bool,
-    /// Who keeps it.
+    /// Owner of the daemon, which may start it again.
     pub owner: ForeignOwner,
-    /// Why its pipe directory cannot be reached from here.
+    /// Reason why its pipe directory cannot be reached from the manager.
     pub unreachable: Option<String>,
-    /// Its GPUs in its own order; the reason where they cannot be determined.
+    /// Its GPUs in its own order, or the reason why they cannot be determined.
     pub gpus: Result<Vec<GpuUuid>, String>,
-    /// What is in force in it; the reason where it could not be read.
+    /// Its effective state, or the reason why it could not be read.
     pub in_force: Result<InForce, String>,
 }
 
 impl AdoptionCandidate {
-    /// The spec under which the daemon can be adopted by a manager of this user; the reason where it cannot.
+    /// Returns the spec under which a manager of this user can adopt the daemon, or the reason why it cannot.
     pub fn adopt(
         &self,
         management: Management,
@@ -187,14 +187,14 @@ impl AdoptionCandidate {
         Ok(adopted)
     }
 
-    /// Refuses to manage a daemon again that this manager started and only observed for a while: its spec says what it
-    /// should be, so only what could not be applied blocks it.
+    /// Checks that a daemon which this manager started, and then only observed, can be managed again. Its spec has the desired
+    /// settings, so it is refused only where they could not be applied.
     pub fn take_back(&self, manager_uid: u32) -> Result<(), InvalidValue> {
         self.refuse_to_manage(manager_uid)?;
         self.in_force.as_ref().map_or(Ok(()), refuse_limits_by_uuid)
     }
 
-    /// Refuses a daemon that this manager may observe and may not manage.
+    /// Refuses a daemon that this manager can only observe.
     fn refuse_to_manage(&self, manager_uid: u32) -> Result<(), InvalidValue> {
         if self.uid != Some(manager_uid) {
             return Err(InvalidValue(format!(
@@ -228,7 +228,7 @@ impl AdoptionCandidate {
         }
     }
 
-    /// A spec by which it is only observed: what is in force where a spec can hold it.
+    /// Returns a spec under which it is only observed; it has the effective defaults if a spec can express them.
     fn spec_to_observe(&self, gpus: Vec<GpuUuid>, reading: Option<AdoptedSpec>) -> DaemonSpec {
         DaemonSpec {
             mode: self.mode,
@@ -265,7 +265,7 @@ impl AdoptionCandidate {
     }
 }
 
-/// The default limit of each GPU; refused where one is not known exactly, since writing what the getter prints
+/// Returns the default limit of each GPU. Fails if one is not known exactly, since writing the value that the getter prints
 /// would change it.
 fn default_limits(
     effective: &Effective,
@@ -315,7 +315,7 @@ fn refuse_nonsense(reading: &MemoryReading) -> Result<(), InvalidValue> {
     }
 }
 
-/// What the getter prints for a limit: whole GiB from 1 GiB on.
+/// Returns the value that the getter prints for a limit: whole GiB from 1 GiB on.
 fn printed(bytes: Option<u64>) -> Option<u64> {
     const GIB: u64 = 1024 * MIB;
     bytes.map(|bytes| if bytes < GIB { bytes } else { bytes / GIB * GIB })

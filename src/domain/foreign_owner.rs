@@ -1,5 +1,5 @@
-//! Whose a control daemon outside this manager is, as far as `/proc` shows, and what ends it for good: who only quits one that has a
-//! supervisor gets another a second later.
+//! Owner of a control daemon outside this manager, as far as `/proc` shows it, and the way to end the daemon for good: if a daemon with a
+//! supervisor is only quit, the supervisor starts another a second later.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use super::environment::quoted;
 
 /// The first digits of a container's ID, by which engines name it.
 const SHOWN: usize = 12;
-/// Services whose processes are other programs' work: what is in one of these was not set up by its unit.
+/// Services that run processes of other programs: a daemon in one of these was not started by its unit.
 const HOSTS_OF_OTHERS: [&str; 16] = [
     "atd.service",
     "containerd.service",
@@ -29,34 +29,35 @@ const HOSTS_OF_OTHERS: [&str; 16] = [
     "sshd.service",
     "sssd.service",
 ];
-/// How the services of RKE2 begin.
+/// Prefix of the services of RKE2.
 const RKE2: &str = "rke2-";
 
-/// Who keeps a control daemon that is not this manager's.
+/// Owner of a control daemon outside this manager.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ForeignOwner {
-    /// The tenant that its environment names, as that of a process that `mps-manager run` started does; whoever starts a daemon may write
-    /// any name there.
+    /// The tenant that its environment names, as in a process that `mps-manager run` started. It is a hint: whoever starts a daemon can
+    /// write any name there.
     #[schema(value_type = Option<String>)]
     pub tenant: Option<TenantName>,
-    /// Whether a token of an mps-manager is in its environment.
+    /// True if a token of an mps-manager is in its environment.
     pub is_managed: bool,
-    /// Whether that was this manager, whose database has lost it.
+    /// True if this manager started it and its database has lost the record.
     #[serde(default)]
     pub is_lost: bool,
     /// The systemd service that it is in, as `nvidia-mps.service`.
     pub unit: Option<String>,
-    /// Whether that is a service of a user's own systemd.
+    /// True if that is a service of a user's own systemd.
     #[serde(default)]
     pub is_user_unit: bool,
     /// The container that it is in, by the ID that its engine gave.
     pub container: Option<String>,
-    /// The process in whose foreground it runs, as `sh (4711)`; `null` where that is the host's first process, and for one in the background.
+    /// The process in whose foreground it runs, as `sh (4711)`; `null` if that is the host's first process or it runs in the background.
     pub parent: Option<String>,
 }
 
 impl ForeignOwner {
-    /// Takes the service from the path of its cgroup; names that no unit has are a user's, who makes cgroups of any name below his own.
+    /// Sets the service from the path of its cgroup. Names that no unit can have are ignored: users can make cgroups of any name below
+    /// their own.
     #[must_use]
     pub fn in_cgroup(mut self, path: Option<&str>) -> Self {
         let is_name =
@@ -70,7 +71,7 @@ impl ForeignOwner {
         self
     }
 
-    /// The service, where its unit is there to run this daemon.
+    /// Returns the service, if its unit exists to run this daemon.
     fn own_unit(&self) -> Option<&str> {
         let is_other = |unit: &str| {
             HOSTS_OF_OTHERS.contains(&unit) || unit.starts_with(RKE2) || unit.starts_with("user@")
@@ -80,12 +81,12 @@ impl ForeignOwner {
         unit.filter(|_| self.container.is_none())
     }
 
-    /// Whether something starts another one when it ends.
+    /// Returns true if a supervisor starts another one when it ends.
     pub fn is_supervised(&self) -> bool {
         self.is_managed || self.own_unit().is_some() || self.parent.is_some()
     }
 
-    /// In words, as `its environment names tenant batch, in slurmd.service`; empty where nothing is known.
+    /// Describes the owner, as `its environment names tenant batch, in slurmd.service`; empty if nothing is known.
     pub fn words(&self) -> String {
         let tenant = self.tenant.as_ref().map(|tenant| format!("its environment names tenant {tenant}"));
         let managed = match (self.is_lost, self.is_managed) {
@@ -101,7 +102,7 @@ impl ForeignOwner {
         words.join(", ")
     }
 
-    /// What to do so that it is gone, and stays gone.
+    /// Returns the remedy after which the daemon is gone and stays gone.
     pub fn remedy(&self, pipe_directory: Option<&str>) -> String {
         if self.is_lost {
             return "take it back with `mps-manager daemon adopt --all-ours`".to_owned();
@@ -119,7 +120,7 @@ impl ForeignOwner {
         }
     }
 
-    /// What ends it for good.
+    /// Returns the step that ends the daemon for good.
     fn ending(&self, pipe_directory: Option<&str>) -> String {
         if let Some(unit) = self.own_unit() {
             let (user, whose) = if self.is_user_unit { (" --user", ", as its user,") } else { ("", "") };
@@ -134,7 +135,7 @@ impl ForeignOwner {
             return format!("end {parent} first, which may start another, and then quit it");
         }
         match pipe_directory {
-            // The path is its starter's to choose.
+            // Whoever started it chose the path, so it is quoted.
             Some(path) => format!(
                 "quit it (`echo quit | CUDA_MPS_PIPE_DIRECTORY={} nvidia-cuda-mps-control`)",
                 quoted(path)
@@ -157,12 +158,12 @@ pub struct SharingDaemon {
     pub uid: Option<u32>,
     /// Its pipe directory, as it sees it.
     pub pipe_directory: Option<String>,
-    /// Who keeps it.
+    /// Its owner.
     pub owner: ForeignOwner,
 }
 
 impl SharingDaemon {
-    /// Which one it is: `control daemon 4711 of uid 1000 in /tmp/mps (kept by sh (4700))`.
+    /// Describes it, as `control daemon 4711 of uid 1000 in /tmp/mps (kept by sh (4700))`.
     pub fn describe(&self) -> String {
         let uid = self.uid.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
         let path = self.pipe_directory.as_ref().map(|path| format!(" in {path}")).unwrap_or_default();
@@ -172,14 +173,15 @@ impl SharingDaemon {
     }
 }
 
-/// Several of them, the first few by name, each with what to do now.
+/// Describes several daemons, the first few by name, each with its remedy.
 pub fn describe_sharing(daemons: &[SharingDaemon]) -> String {
     listed(daemons, |daemon| {
         format!("{}: {}", daemon.describe(), daemon.owner.remedy(daemon.pipe_directory.as_deref()))
     })
 }
 
-/// The same without what to do, which is true also once they are gone, and without tenants, which an incident names for itself.
+/// Describes several daemons without remedies, so that the text stays true once they are gone, and without tenants, which an incident names
+/// separately.
 pub fn name_sharing(daemons: &[SharingDaemon]) -> String {
     listed(daemons, |daemon| {
         let owner = ForeignOwner { tenant: None, ..daemon.owner.clone() };

@@ -1,12 +1,12 @@
-//! Processes of users who are no tenant's, at a daemon: they use what its tenants were promised, and on a daemon that serves one user at a
-//! time they lock its tenants out.
+//! Processes of users who belong to no tenant of a daemon: they use resources that its tenants were promised, and on a daemon that serves
+//! one user at a time they lock its tenants out.
 
 use serde::{Deserialize, Serialize};
 
 use super::client::ClientId;
 use super::count::first_few;
 
-/// What to do about clients of such users, on a daemon that serves one user at a time.
+/// Policy for clients of users who belong to no tenant, on a daemon that serves one user at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ForeignUserPolicy {
@@ -17,7 +17,7 @@ pub enum ForeignUserPolicy {
     Report,
 }
 
-/// A process of a user who is no tenant's of the daemon.
+/// A process of a user who belongs to no tenant of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignUser {
     /// The process.
@@ -26,11 +26,12 @@ pub struct ForeignUser {
     pub uid: u32,
     /// Its program, without arguments.
     pub program: Option<String>,
-    /// Whether it waits until the clients of another user are gone; else it is connected.
+    /// True if it waits until the clients of another user have ended; else it is connected.
     pub waits: bool,
 }
 
-/// Returns true for a user who has business at a daemon: its tenants', those whom its administrator added, root and who runs it.
+/// Returns true for a user who may use or administer a daemon: those of its tenants, those whom its administrator added, root, and the
+/// user who runs it.
 pub fn has_business(
     uid: u32,
     runner: u32,
@@ -42,7 +43,7 @@ pub fn has_business(
     uid == 0 || uid == runner || everyone || users.contains(&uid) || tenants.any(|tenant| tenant == uid)
 }
 
-/// Describes in the past what [`describe_foreign_users`] gave, without what would end the processes: they are gone.
+/// Puts the text of [`describe_foreign_users`] into the past tense, without the remedies: the processes are gone.
 pub fn describe_gone_foreign_users(words: &str) -> String {
     let past = |part: &str| {
         // A program's name may hold anything, also a colon.
@@ -52,7 +53,7 @@ pub fn describe_gone_foreign_users(words: &str) -> String {
     words.split("; ").map(past).collect::<Vec<_>>().join("; ")
 }
 
-/// Processes in words, the first few by name, each with what ends it.
+/// Describes processes, the first few by name, each with the way to end it.
 pub fn describe_foreign_users(users: &[ForeignUser]) -> String {
     let words = |ForeignUser { process, uid, program, waits }: &ForeignUser| {
         let program = program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();

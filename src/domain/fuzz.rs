@@ -1,4 +1,4 @@
-//! Names, sizes, numbers and IDs at volume: whatever is taken is printed as one spelling, and read back as the same.
+//! Names, sizes, numbers and IDs at volume: each accepted value is printed in one spelling, and reads back as the same value.
 
 use std::fmt::{Debug, Display};
 
@@ -16,10 +16,10 @@ use super::*;
 use crate::fuzz_inputs::{Inputs, values};
 use crate::testing::h200;
 
-/// The most words that a refusal of any value has, in bytes: it repeats 80 characters of it at most, escaped.
+/// Longest refusal of any value, in bytes: it repeats at most 80 characters of the value, escaped.
 const WORDS: usize = 1200;
 
-/// Holds a type to one spelling, for a text and for the same as JSON.
+/// Checks that a type has one spelling, both for a text and for that text as JSON.
 fn hold<T>(samples: &[&str], words: &[&str], parse: impl Fn(&str) -> Result<T, InvalidValue>)
 where
     T: Debug + Display + PartialEq + Serialize + DeserializeOwned,
@@ -99,7 +99,7 @@ fn tokens() {
         let shown = Secret::shown(text);
         assert_eq!(format!("{shown:?}"), "Secret(..)");
         let Some((id, secret)) = shown.parts() else { return false };
-        // One spelling, and not a letter more: what is compared is all that was shown.
+        // One spelling, without further letters: the whole text is compared.
         assert_eq!(secret.token(&id).reveal(), text);
         assert_eq!((text.len(), secret.reveal().len()), (whole.len(), 64));
         true

@@ -1,4 +1,4 @@
-//! GPUs: how one is named, what one has.
+//! GPUs: their names and their properties.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use super::{InvalidValue, plain_number};
 pub struct GpuUuid(String);
 
 impl GpuUuid {
-    /// Parses a full UUID; letters of either case are taken and kept small.
+    /// Parses a full UUID; upper-case letters are accepted and lowered.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         let groups = [8, 4, 4, 4, 12];
         let well_formed = text.strip_prefix("GPU-").is_some_and(|rest| {
@@ -38,7 +38,7 @@ impl GpuUuid {
         Ok(Self(format!("GPU-{}", text["GPU-".len()..].to_ascii_lowercase())))
     }
 
-    /// The UUID as text, with its `GPU-`.
+    /// Returns the UUID as text, with its `GPU-`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -64,7 +64,7 @@ impl std::fmt::Display for GpuUuid {
     }
 }
 
-/// How a GPU may be named, as a pattern of the API document.
+/// Pattern of the names of a GPU, for the API document.
 pub(super) const NAMES: &str =
     "([0-9]{1,9}|[Gg][Pp][Uu]-[0-9A-Fa-f-]{1,36}|([0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\\.[0-7])";
 
@@ -74,7 +74,7 @@ pub(super) const NAMES: &str =
 pub struct GpuRef(pub String);
 
 impl GpuRef {
-    /// Whether this is how a GPU can be named at all, as the schema's pattern says.
+    /// Returns true if the text matches the schema's pattern of names.
     pub fn is_well_formed(&self) -> bool {
         let hex = |text: &str, lengths: std::ops::RangeInclusive<usize>| {
             lengths.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -120,7 +120,7 @@ impl utoipa::ToSchema for GpuRef {
 }
 
 impl GpuRef {
-    /// Finds the one GPU that is meant; one that is missing by its last index, unless the driver gives that to another.
+    /// Finds the one GPU that is meant. A missing GPU is found by its last index, unless the driver has given that to another.
     pub fn resolve<'g>(&self, known: &'g [Gpu]) -> Result<&'g Gpu, InvalidValue> {
         let text = self.0.as_str();
         let listed = || {
@@ -180,7 +180,7 @@ impl ComputeCapability {
         Ok(Self { major, minor })
     }
 
-    /// SMs of one chunk, the unit of static partitions: 8 from Hopper on, 4 before.
+    /// Returns the SMs of one chunk, the unit of static partitions: 8 from Hopper on, 4 before.
     ///
     /// FACTS.md, "Static SM partitions"; CUDA's splitter makes no smaller groups on an H200 (recording 02).
     /// Integrated GPUs have other chunks.
@@ -189,7 +189,7 @@ impl ComputeCapability {
     }
 }
 
-/// How many chunks a GPU has, as CUDA's own splitter counts them.
+/// Chunks of a GPU, as CUDA's own splitter counts them.
 ///
 /// A chunk lies in one GPC, and which SMs of a GPC work differs from die to die, so this does not follow from the number
 /// of SMs (FACTS.md, "Static SM partitions").
@@ -225,7 +225,7 @@ impl std::fmt::Display for ComputeCapability {
     }
 }
 
-/// A GPU as the driver describes it, or as it was remembered when it is gone.
+/// A GPU as the driver describes it, or as it was last recorded if it is missing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     /// Its UUID, the only name that survives a reboot and a change of slots.
@@ -251,9 +251,9 @@ pub struct Gpu {
     /// The compute mode; `None` where the driver does not report it, as of a Tegra.
     #[serde(default)]
     pub compute_mode: Option<ComputeMode>,
-    /// Whether the GPU is in MIG mode; such a GPU is listed and not managed.
+    /// True if the GPU is in MIG mode; such a GPU is listed and not managed.
     pub mig_enabled: bool,
-    /// Whether the driver lists it now; if not, what it holds and its modes are not known.
+    /// True if the driver lists it now; if not, its memory use and its modes are not known.
     pub present: bool,
     /// Its device file, as `/dev/nvidia0`; `None` where the driver does not report it.
     #[serde(default)]
@@ -261,24 +261,25 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Whether it is older than what has limits, shares and several users at once; false where the driver does not say.
+    /// Returns true for a GPU before Volta, which has no limits, no shares and one user at a time; false if the driver does not report its
+    /// compute capability.
     pub fn is_before_volta(&self) -> bool {
         self.compute_capability.is_some_and(|capability| capability.major < 7)
     }
 
-    /// Whether it is older than what has static partitions; false where the driver does not say.
+    /// Returns true for a GPU before Ampere, which has no static partitions; false if the driver does not report its compute capability.
     pub fn is_before_ampere(&self) -> bool {
         self.compute_capability.is_some_and(|capability| capability.major < 8)
     }
 
-    /// How many clients it takes, where a device takes so many with this version of MPS. NVIDIA's documentation has the number of those
-    /// before Volta.
+    /// Returns the number of clients that it takes; `of_version` is the number that a device takes with this version of MPS. GPUs before
+    /// Volta take at most 16 (NVIDIA's documentation).
     pub fn client_ceiling(&self, of_version: u32) -> u32 {
         if self.is_before_volta() { of_version.min(16) } else { of_version }
     }
 }
 
-/// What stays of a GPU that is gone: enough to plan for it and to identify it.
+/// Record of a GPU that is kept when it is missing: enough to plan for it and to identify it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuFacts {
     /// Its position in PCI order.
@@ -296,20 +297,20 @@ pub struct GpuFacts {
     /// Memory of the whole device, in bytes.
     #[serde(default)]
     pub memory_total: Option<u64>,
-    /// Its device file, which processes may have open although the driver lists the GPU no longer.
+    /// Its device file, which processes may have open after the driver has stopped listing the GPU.
     #[serde(default)]
     pub device_file: Option<PathBuf>,
 }
 
 impl GpuFacts {
-    /// What is worth remembering of a GPU that is here.
+    /// Returns the record of a GPU that is present.
     pub fn of(gpu: &Gpu) -> Self {
         let Gpu { index, pci_bus_id, name, sms, compute_capability, memory_total, device_file, .. } =
             gpu.clone();
         Self { index, pci_bus_id, name, sms, compute_capability, memory_total, device_file }
     }
 
-    /// The GPU that these are the facts of, while it is gone.
+    /// Returns the missing GPU that the record describes.
     fn absent(self, uuid: GpuUuid) -> Gpu {
         let Self { index, pci_bus_id, name, sms, compute_capability, memory_total, device_file } = self;
         Gpu {
@@ -329,7 +330,7 @@ impl GpuFacts {
     }
 }
 
-/// The GPUs that are here, and after them those of `held` that are gone and were seen before.
+/// Returns the GPUs that are present, followed by those of `held` that are missing and were seen before.
 pub fn known(mut present: Vec<Gpu>, held: BTreeMap<GpuUuid, Option<GpuFacts>>) -> Vec<Gpu> {
     let gone: Vec<Gpu> = held
         .into_iter()
@@ -340,32 +341,32 @@ pub fn known(mut present: Vec<Gpu>, held: BTreeMap<GpuUuid, Option<GpuFacts>>) -
     present
 }
 
-/// Returns the index by which a GPU is called: that of the driver, or its last one while it is missing. Where the driver has given that
-/// to another GPU since, a missing one has none: its PCI address is what says where the board is.
+/// Returns the index under which a GPU is shown: that of the driver, or its last one while it is missing. A missing GPU has none if the
+/// driver has given its index to another GPU since; then its PCI address identifies the board.
 pub fn shown_index(gpu: &Gpu, known: &[Gpu]) -> Option<u32> {
     let is_taken = |other: &Gpu| other.uuid != gpu.uuid && other.index == gpu.index;
     (gpu.present || !known.iter().any(is_taken)).then_some(gpu.index)
 }
 
-/// Returns a GPU as the one who pulls its board looks for it: `GPU 2 (PCI 00000000:1A:00.0)`.
+/// Returns the name of a GPU for whoever replaces its board: `GPU 2 (PCI 00000000:1A:00.0)`.
 pub fn board_name(gpu: &Gpu, known: &[Gpu]) -> String {
     let index = shown_index(gpu, known).map_or_else(|| "a GPU".to_owned(), |index| format!("GPU {index}"));
     format!("{index} (PCI {})", gpu.pci_bus_id.as_deref().unwrap_or("not reported"))
 }
 
-/// A GPU in a message: `GPU 0 (GPU-514466a0-…)`, or its UUID alone where it has no index.
+/// Returns the name of a GPU in a message: `GPU 0 (GPU-514466a0-…)`, or its UUID alone if it has no index.
 pub fn full_name(uuid: &GpuUuid, known: &[Gpu]) -> String {
     let gpu = known.iter().find(|known| known.uuid == *uuid);
     let index = gpu.and_then(|gpu| shown_index(gpu, known));
     index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index} ({uuid})"))
 }
 
-/// A version as CUDA counts it (13010) in words (`13.1`).
+/// Formats a version as CUDA counts it (13010) for people (`13.1`).
 pub fn cuda_version(number: u32) -> String {
     format!("{}.{}", number / 1000, number % 1000 / 10)
 }
 
-/// Who may open a GPU.
+/// Compute mode of a GPU: the processes that may open it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeMode {
@@ -378,7 +379,7 @@ pub enum ComputeMode {
 }
 
 impl ComputeMode {
-    /// As a spec has it.
+    /// Returns the word in a spec.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Default => "default",
@@ -395,7 +396,7 @@ pub struct GpuProcess {
     pub pid: u32,
     /// GPU memory it holds on this GPU, in bytes; `None` where the driver cannot report it.
     pub used_memory: Option<u64>,
-    /// Whether the driver lists it as an MPS client (`M+C`).
+    /// True if the driver lists it as an MPS client (`M+C`).
     pub mps_client: bool,
 }
 

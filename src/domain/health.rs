@@ -1,14 +1,14 @@
-//! What is wrong with the manager's own files and its socket, for everything that reports it.
+//! Faults of the manager's own files and its socket, collected for everything that reports them.
 //!
-//! The component that finds a problem reports it here, and clears it when it is over. `GET /api/v1/host` shows it as conditions, `/readyz` says
-//! that the manager cannot do its work, and the console puts it first.
+//! The component that finds a fault reports it here, and clears it when it is over. `GET /api/v1/host` shows faults as conditions,
+//! `/readyz` fails while one keeps the manager from its work, and the console shows them first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::condition::{Condition, ConditionReason, ConditionType};
 
-/// Something that is wrong with the manager itself.
+/// A fault of the manager itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HostFault {
     /// The database's file, or a part of it, is no longer at its place.
@@ -23,14 +23,14 @@ pub enum HostFault {
     SocketLost,
     /// The audit ends before a row that is known to have been written.
     AuditTruncated,
-    /// The files for container engines and systemd are not what they should be.
+    /// The files for container engines and systemd could not be written.
     EngineFilesNotWritten,
     /// The NVIDIA driver or its programs are not here yet.
     WaitingForDriver,
 }
 
 impl HostFault {
-    /// Whether it keeps the manager from its work.
+    /// Returns true if the fault keeps the manager from its work.
     fn blocks(self) -> bool {
         !matches!(self, Self::AuditTruncated | Self::EngineFilesNotWritten)
     }
@@ -51,16 +51,16 @@ impl From<HostFault> for ConditionType {
     }
 }
 
-/// Why a fault is reported: one word, and a sentence with the remedy.
+/// Report of a fault: the reason in one word, and a sentence with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultReport {
-    /// One word, as `FileRemoved`.
+    /// Reason in one word, as `FileRemoved`.
     pub reason: ConditionReason,
-    /// What happened and what to do.
+    /// Explanation of the fault, with the remedy.
     pub message: String,
 }
 
-/// The faults that there are now; clones share them.
+/// Present faults; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct HostHealth {
     faults: Arc<Mutex<BTreeMap<HostFault, FaultReport>>>,
@@ -76,17 +76,17 @@ impl HostHealth {
         }
     }
 
-    /// Why a fault is reported; `None` where it is not.
+    /// Returns the report of a fault; `None` if it is not reported.
     pub fn get(&self, fault: HostFault) -> Option<FaultReport> {
         self.faults().get(&fault).cloned()
     }
 
-    /// Whether a fault is reported.
+    /// Returns true if a fault is reported.
     pub fn has(&self, fault: HostFault) -> bool {
         self.faults().contains_key(&fault)
     }
 
-    /// All of them.
+    /// Returns all faults as conditions.
     pub fn conditions(&self) -> Vec<Condition> {
         let condition = |(fault, report): (&HostFault, &FaultReport)| {
             Condition::new((*fault).into(), true, report.reason, report.message.clone())
@@ -94,7 +94,7 @@ impl HostHealth {
         self.faults().iter().map(condition).collect()
     }
 
-    /// The types of those that keep the manager from its work.
+    /// Returns the types of the faults that keep the manager from its work.
     pub fn blocking(&self) -> Vec<String> {
         let faults = self.faults();
         faults

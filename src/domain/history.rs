@@ -1,4 +1,4 @@
-//! What tenants held in the last hour: a short memory for charts, of bounded size.
+//! Clients and memory of tenants in the last hour: a history of bounded size for charts.
 //!
 //! A tenant is in it from its first client until an hour after its last.
 
@@ -8,17 +8,17 @@ use super::{GpuUuid, TenantName};
 
 /// Time between two points, in milliseconds.
 pub const EVERY_MS: i64 = 5_000;
-/// How far back it goes, in milliseconds.
+/// Span of the history, in milliseconds.
 pub const SPAN_MS: i64 = 60 * 60 * 1000;
 /// Points of a line at most: one more than the span has, for a timer that is early.
 const POINTS: usize = 721;
 /// Lines at most; a line is of a tenant, or of a tenant on one GPU.
 const LINES: usize = 512;
 
-/// What there was at a moment.
+/// A tenant's use at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
-    /// When, in unix milliseconds.
+    /// Time, in unix milliseconds.
     pub at: i64,
     /// Clients that were connected.
     pub clients: u32,
@@ -26,17 +26,17 @@ pub struct Point {
     pub memory: u64,
 }
 
-/// What a tenant has at the moment.
+/// A tenant's present use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldByTenant {
     /// Its clients.
     pub clients: u32,
-    /// On each GPU: how many of them are there, and the bytes that they hold.
+    /// For each GPU, the number of them on it and the bytes that they hold.
     pub gpus: BTreeMap<GpuUuid, (u32, u64)>,
 }
 
 impl HeldByTenant {
-    /// The bytes that they hold on all GPUs.
+    /// Returns the bytes that they hold on all GPUs.
     pub fn memory(&self) -> u64 {
         self.gpus.values().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
@@ -45,14 +45,14 @@ impl HeldByTenant {
 /// A line's owner, and its GPU where it is of one.
 type Key = (TenantName, Option<GpuUuid>);
 
-/// What tenants held in the last hour.
+/// History of all tenants' use in the last hour.
 #[derive(Debug, Default)]
 pub struct History {
     lines: BTreeMap<Key, VecDeque<Point>>,
 }
 
 impl History {
-    /// Adds what there is now; what is older than the span is forgotten.
+    /// Adds a point for the present use, and drops points that are older than the span.
     pub fn record(&mut self, now: i64, held: &BTreeMap<TenantName, HeldByTenant>) {
         for (tenant, held) in held {
             let memory = held.memory();
@@ -85,18 +85,18 @@ impl History {
         }
     }
 
-    /// Forgets a tenant: another that gets its name starts over.
+    /// Drops the history of a tenant: another tenant that gets its name starts over.
     pub fn forget(&mut self, tenant: &TenantName) {
         self.lines.retain(|(name, _), _| name != tenant);
     }
 
-    /// What a tenant held, the oldest first.
+    /// Returns the points of a tenant, the oldest first.
     pub fn of_tenant(&self, tenant: &TenantName) -> Vec<Point> {
         let points = self.lines.get(&(tenant.clone(), None));
         points.map(|points| points.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// What each tenant held of a GPU, by name.
+    /// Returns the points of each tenant on a GPU, by name.
     pub fn of_gpu(&self, gpu: &GpuUuid) -> Vec<(TenantName, Vec<Point>)> {
         let here = self.lines.iter().filter(|((_, of), _)| of.as_ref() == Some(gpu));
         here.map(|((name, _), points)| (name.clone(), points.iter().copied().collect())).collect()

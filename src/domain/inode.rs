@@ -1,16 +1,16 @@
-//! What distinguishes a file or a directory from a later one of the same name.
+//! The identity of a file or a directory, which a later one of the same name does not have.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::time::UNIX_EPOCH;
 
-/// The inode of a file or a directory, with the time it was made at: a file system may give the number of one that was removed to the
-/// next that is made (ext4 does at once).
+/// The inode of a file or a directory, with its time of creation: a file system may reuse the number of a removed file for the next one
+/// (ext4 does so at once).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inode {
     /// Its number.
     pub number: u64,
-    /// When it was made, in unix nanoseconds; `None` where the file system does not keep it.
+    /// Time of its creation, in unix nanoseconds; `None` if the file system does not keep it.
     pub born: Option<i64>,
 }
 
@@ -22,7 +22,7 @@ impl From<&Metadata> for Inode {
 }
 
 impl Inode {
-    /// Whether this is the one that was remembered; by the number alone where one of the two has no time.
+    /// Returns true if it is the recorded one. Only the numbers are compared if one of the two has no time.
     pub fn is_same(self, remembered: Self) -> bool {
         self.number == remembered.number
             && self.born.zip(remembered.born).is_none_or(|(now, before)| now == before)
@@ -40,12 +40,12 @@ impl std::fmt::Display for Inode {
     }
 }
 
-/// How far a file was read.
+/// Position up to which a file was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilePlace {
     /// The file.
     pub inode: Inode,
-    /// The bytes of it that were read.
+    /// Number of bytes that were read.
     pub offset: u64,
 }
 

@@ -1,26 +1,26 @@
-//! What stands between a daemon and the unit of the manager that started it.
+//! Isolation of a daemon from the systemd unit of the manager that started it.
 
 use serde::{Deserialize, Serialize};
 
-/// How the names of the scopes begin that the manager makes.
+/// Prefix of the names of the manager's scopes.
 const SCOPE: &str = "mps-manager-";
 
-/// Where a daemon runs, as its process shows it.
+/// Session, cgroup and scope in which a daemon runs, as `/proc` shows them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Isolation {
-    /// Its session; a terminal's or a service's signals end there.
+    /// Its session: signals from a terminal or a service do not leave their own session.
     pub session: Option<u32>,
-    /// Whether that is another session than the manager's.
+    /// True if that is another session than the manager's.
     pub own_session: bool,
-    /// Its cgroup, whose limits and out-of-memory handling hold for it.
+    /// Its cgroup, whose limits and out-of-memory handling apply to it.
     pub cgroup: Option<String>,
-    /// Its systemd scope, when it has one of its own: then nothing that is done to the manager's unit reaches it.
+    /// Its systemd scope, if it has one of its own: then nothing that is done to the manager's unit affects it.
     pub scope: Option<String>,
-    /// Why it has no scope of its own, and what that means.
+    /// Reason why it has no scope of its own, and the consequences.
     pub reason: Option<String>,
 }
 
-/// What is known of a process's place: its session and its cgroup.
+/// Session and cgroup of a process, as far as they are known.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessLocation<'a> {
     /// Its session.
@@ -29,12 +29,12 @@ pub struct ProcessLocation<'a> {
     pub cgroup: Option<&'a str>,
 }
 
-/// The name of the scope for one start of a daemon; `token` is what marks the start.
+/// Returns the name of the scope for one start of a daemon; `token` identifies the start.
 pub fn scope_name(daemon: &super::DaemonName, token: &str) -> String {
     format!("{SCOPE}{daemon}-{}.scope", token.get(..8).unwrap_or(token))
 }
 
-/// Judges where a daemon runs; `why_not` is why it was started without a scope, as far as that is known.
+/// Returns the isolation of a daemon; `why_not` is the reason why it was started without a scope, if that is known.
 pub fn isolation(daemon: ProcessLocation, manager: ProcessLocation, why_not: Option<&str>) -> Isolation {
     let scope = daemon.cgroup.and_then(|path| {
         path.split('/')

@@ -1,4 +1,4 @@
-//! Maintenance of the host: which GPUs are released, how far that is, and which processes still hold them.
+//! Maintenance of the host: the GPUs that are released, the state of the release, and the processes that still hold them.
 //!
 //! ```text
 //!   draining ──nobody left──▶ quitting ──daemons down──▶ active ──end──▶ ending ──▶ (none)
@@ -14,41 +14,41 @@ use super::client::ClientId;
 use super::gpu::GpuRef;
 use super::{DaemonName, GpuUuid};
 
-/// What happens to the clients that are still there when the time is over.
+/// Action on clients that are still connected at the timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTimeout {
-    /// Nothing: the operation fails, and its daemons take clients again as before.
+    /// None: the operation fails, and its daemons take clients again as before.
     #[default]
     Fail,
-    /// They are ended in the safe order: by MPS first, and by a signal after MPS has confirmed that their work is ended.
+    /// They are ended in the safe order: by MPS first, and by a signal after MPS has confirmed that their work has ended.
     Terminate,
 }
 
-/// How long clients are waited for, and what happens then.
+/// Time limit of a drain, and the action at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainLimit {
-    /// Seconds, counted from when the waiting began, also over a restart of the manager.
+    /// Seconds to wait for clients, counted from the start of the drain, also over a restart of the manager.
     pub timeout_s: u32,
-    /// What happens then.
+    /// Action on clients that are still connected then.
     pub on_timeout: OnTimeout,
 }
 
-/// Longest time that clients may be waited for: a day, in seconds.
+/// Longest time to wait for clients, in seconds: a day.
 pub const LONGEST_DRAIN_S: u32 = 24 * 60 * 60;
 
-/// How long clients are waited for by default, in seconds.
+/// Default time to wait for clients, in seconds.
 pub const DEFAULT_DRAIN_S: u32 = 300;
 
 fn default_drain() -> u32 {
     DEFAULT_DRAIN_S
 }
 
-/// What is requested to begin maintenance.
+/// Request to begin maintenance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MaintenanceRequest {
-    /// The GPUs to release; all of the host without it. A daemon with one of them is stopped as a whole.
+    /// The GPUs to release; if it is left out, all GPUs of the host. A daemon with one of them is stopped as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_items = 1)]
     pub gpus: Option<Vec<GpuRef>>,
@@ -56,16 +56,16 @@ pub struct MaintenanceRequest {
     #[serde(default = "default_drain")]
     #[schema(maximum = 86400, default = 300)]
     pub timeout_s: u32,
-    /// What happens to those that are still there then.
+    /// Action on clients that are still connected then.
     #[serde(default)]
     pub on_timeout: OnTimeout,
 }
 
-/// How far a maintenance is.
+/// State of a maintenance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MaintenanceState {
-    /// Its daemons take no new clients, and those that are there are waited for.
+    /// Its daemons take no new clients, and the manager waits for those that are connected.
     Draining,
     /// Its daemons are stopped and compute modes restored.
     Quitting,
@@ -76,7 +76,7 @@ pub enum MaintenanceState {
 }
 
 impl MaintenanceState {
-    /// The word in the store and in the API.
+    /// Returns the word in the store and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Draining => "draining",
@@ -86,7 +86,7 @@ impl MaintenanceState {
         }
     }
 
-    /// Whether daemons stay down although their specs say that they run.
+    /// Returns true if daemons stay down in this state although their specs say that they run.
     pub fn holds_down(self) -> bool {
         matches!(self, Self::Quitting | Self::Active)
     }
@@ -97,7 +97,7 @@ impl MaintenanceState {
 pub struct Maintenance {
     /// The operation that began it.
     pub operation: uuid::Uuid,
-    /// How far it is.
+    /// Its state.
     pub state: MaintenanceState,
     /// The GPUs that are released.
     pub gpus: Vec<GpuUuid>,
@@ -106,7 +106,7 @@ pub struct Maintenance {
 }
 
 impl Maintenance {
-    /// Whether a daemon with these GPUs is part of it: one of them is enough.
+    /// Returns true if a daemon with these GPUs is part of it: one of them is enough.
     pub fn covers(&self, gpus: &[GpuUuid]) -> bool {
         gpus.iter().any(|gpu| self.gpus.contains(gpu))
     }
@@ -119,7 +119,7 @@ pub struct DeviceHolder {
     pub id: ClientId,
     /// Its process ID.
     pub pid: u32,
-    /// Its user; `null` when it has gone meanwhile.
+    /// Its user; `null` if it has ended meanwhile.
     pub uid: Option<u32>,
     /// Its command line.
     pub command: String,
@@ -128,38 +128,38 @@ pub struct DeviceHolder {
     /// The device files that it has open, as `/dev/nvidiactl`.
     #[serde(default)]
     pub files: Vec<String>,
-    /// The systemd service that it belongs to, which may start it again; `null` where there is none.
+    /// The systemd service that it belongs to, which may start it again; `null` if there is none.
     #[serde(default)]
     pub unit: Option<String>,
-    /// Whether it is the manager, one of its control daemons or servers, or a program that the manager started.
+    /// True if it is the manager, one of its control daemons or servers, or a program that the manager started.
     pub ours: bool,
     /// The daemon of this manager whose process it is.
     #[serde(default)]
     pub daemon: Option<DaemonName>,
-    /// Whether it is the manager itself or a program that it started, which lets go by itself.
+    /// True if it is the manager itself or a program that it started, which closes the files by itself.
     #[serde(skip)]
     pub is_manager: bool,
 }
 
 impl DeviceHolder {
-    /// Whether it is ours and no stop of these daemons ends it.
+    /// Returns true if it belongs to this manager and does not end when these daemons are stopped.
     pub fn outlasts(&self, stopped: &[DaemonName]) -> bool {
         self.ours && !self.is_manager && self.daemon.as_ref().is_none_or(|daemon| !stopped.contains(daemon))
     }
 }
 
-/// A module of the driver that is loaded, and what keeps it from being unloaded.
+/// A loaded module of the driver, and the references that keep it from being unloaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DriverModule {
     /// Its name, as `nvidia_uvm`.
     pub name: String,
-    /// How often it is in use: by open files, by the kernel itself, and once by each of `used_by`.
+    /// Number of references to it: by open files, by the kernel itself, and one by each of `used_by`.
     pub references: u32,
     /// The modules that use it.
     pub used_by: Vec<String>,
 }
 
-/// The modules of NVIDIA's driver in `/proc/modules`.
+/// Reads the modules of NVIDIA's driver from `/proc/modules`.
 ///
 /// ```text
 /// nvidia 56823808 42 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (PO)
@@ -190,20 +190,20 @@ impl std::fmt::Display for DeviceHolder {
     }
 }
 
-/// What is known of this manager and its daemons.
+/// Known processes of this manager and its daemons.
 #[derive(Debug, Clone, Default)]
 pub struct OwnProcesses {
     /// The manager's process ID.
     pub manager: u32,
-    /// The directory of all daemons that it gives directories to.
+    /// The directory of all daemons whose directories it chooses.
     pub directory: PathBuf,
     /// Its daemons, those that are only observed left out.
     pub daemons: Vec<OwnDaemon>,
-    /// The tokens of daemons that are only observed from now on: those are their owners'.
+    /// The tokens of daemons that are only observed from now on: these belong to their owners.
     pub left_alone: Vec<String>,
 }
 
-/// What is known of a daemon's processes.
+/// Known processes of a daemon.
 #[derive(Debug, Clone)]
 pub struct OwnDaemon {
     /// The daemon.
@@ -212,22 +212,22 @@ pub struct OwnDaemon {
     pub control: Option<u32>,
     /// The token of its start.
     pub token: String,
-    /// Its pipe directory, if it was adopted where it is.
+    /// Its pipe directory, if it was adopted and keeps its own.
     pub pipe_directory: Option<PathBuf>,
 }
 
-/// Whose a process is, if it is ours.
+/// Owner of a process that belongs to this manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessOwner<'a> {
     /// The manager itself, or a program that it started.
     Manager,
     /// A daemon of it.
     Daemon(&'a DaemonName),
-    /// A daemon of it that is recorded no longer.
+    /// A daemon of the manager that is no longer recorded.
     Unrecorded,
 }
 
-/// What shows whose a process is.
+/// Evidence of the owner of a process.
 #[derive(Debug, Clone, Default)]
 pub struct OwnershipSigns {
     /// Its process ID.
@@ -238,16 +238,16 @@ pub struct OwnershipSigns {
     pub token: Option<String>,
     /// The pipe directory in its environment, if it is the one of that name here.
     pub pipe_directory: Option<PathBuf>,
-    /// Whether it runs the server program, and its parent no control program any more.
+    /// True if it runs the server program and its parent is no longer a control program.
     pub stranded_server: bool,
 }
 
-/// Whose a process is, by process and token; `None` when it is not ours.
+/// Returns the owner of a process, by process and token; `None` if it does not belong to this manager.
 ///
-/// Daemons and servers leave the manager's family, and have the token of their start instead. Another manager's have
-/// one too, but a pipe directory outside `directory`. One that was adopted has no token: it is known by its process and
-/// its servers by their parent. The directory alone shows nothing, since anybody may start a control daemon there after
-/// ours; only a server that has lost its control daemon is known by it.
+/// Daemons and servers leave the manager's process family, and have the token of their start instead. Those of another manager
+/// have one too, but a pipe directory outside `directory`. An adopted daemon has no token: it is known by its process, and its
+/// servers by their parent. The directory alone proves nothing, since anybody may start a control daemon there later;
+/// only a server that has lost its control daemon is known by it.
 pub fn owner<'a>(signs: &OwnershipSigns, ours: &'a OwnProcesses) -> Option<ProcessOwner<'a>> {
     let pipe = signs.pipe_directory.as_deref();
     let token = signs.token.as_ref().filter(|token| !ours.left_alone.contains(token));

@@ -1,20 +1,20 @@
-//! Whether a daemon may be only observed.
+//! Checks on the management mode of a daemon.
 
 use super::InvalidValue;
 use super::daemon::{DaemonSpec, Management};
 
-/// What is known of a daemon whose spec is replaced.
+/// Present state of a daemon whose spec is to be replaced.
 #[derive(Debug, Clone, Copy)]
 pub struct CurrentDaemon<'s> {
     /// Its present spec.
     pub spec: &'s DaemonSpec,
-    /// Whether it has tenants.
+    /// True if it has tenants.
     pub has_tenants: bool,
-    /// Whether its control process runs and is as its spec says.
+    /// True if its control process runs and matches its spec.
     pub runs_as_specified: bool,
 }
 
-/// Refuses a spec that would release a daemon, or observe one, where that is impossible.
+/// Refuses a spec that would release or observe a daemon if that is impossible.
 pub fn check_management(current: Option<CurrentDaemon<'_>>, spec: &DaemonSpec) -> Result<(), InvalidValue> {
     if spec.management == Management::Managed {
         return Ok(());

@@ -28,10 +28,10 @@ const UNITS: [(&str, u64); 8] = [
     ("t", 1 << 40),
     ("ti", 1 << 40),
 ];
-/// How a size may be spelled, as a pattern of the API document: those that everyone reads alike.
+/// Pattern of the spellings of a size, for the API document: only those that everyone reads alike.
 pub(super) const SPELLINGS: &str =
     "([1-9][0-9]{0,5} ?[Mm]i?[Bb]?|[1-9][0-9]{0,2}(\\.(0|25|50?|75))? ?[Gg]i?[Bb]?|1 ?[Tt]i?[Bb]?)";
-/// Most digits of a number, so that its bytes fit 128 bits.
+/// Most digits of a number, so that its bytes fit into 128 bits.
 const MAX_DIGITS: usize = 18;
 
 /// A device memory limit: whole MiB, from 1 MiB to 1 TiB.
@@ -71,8 +71,8 @@ impl MemoryLimit {
 
     /// Parses a size as people write it: `4G`, `4Gi`, `4 GiB`, `4gb`, `1.5G`, `512M`, `1T`, or a bare integer of bytes.
     ///
-    /// `G`, `GB`, `Gi` and `GiB` all mean 2³⁰ bytes, as `G` and `GB` do for MPS. Refused is what is not whole MiB, signs, exponents and
-    /// words: no two readers would agree on them.
+    /// `G`, `GB`, `Gi` and `GiB` all mean 2³⁰ bytes, as `G` and `GB` do for MPS. Sizes that are not whole MiB, signs, exponents and words
+    /// are refused: no two readers would agree on them.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         let refused = || {
             let shown: String = text.chars().take(40).collect();
@@ -108,17 +108,17 @@ impl MemoryLimit {
         Self::from_mib(u64::try_from(mib).unwrap_or(u64::MAX))
     }
 
-    /// The limit in bytes.
+    /// Returns the limit in bytes.
     pub fn bytes(self) -> u64 {
         self.mib * MIB
     }
 
-    /// The limit in MiB.
+    /// Returns the limit in MiB.
     pub fn mib(self) -> u64 {
         self.mib
     }
 
-    /// The one spelling that goes to MPS: `4096M`.
+    /// Returns the one spelling that is written to MPS: `4096M`.
     pub fn as_mps(self) -> String {
         format!("{}M", self.mib)
     }

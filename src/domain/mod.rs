@@ -1,7 +1,7 @@
-//! What the product talks about, as pure values.
+//! The domain model, as pure values.
 //!
 //! Nothing here reads a clock, an environment, a file or a socket: time and observations come in as
-//! arguments. Newtypes are built by `parse` (or `try_from`) and cannot be wrong afterwards, so that no other
+//! arguments. Newtypes are built by `parse` (or `try_from`) and are valid from then on, so no other
 //! layer checks them again.
 
 pub mod access;
@@ -86,24 +86,23 @@ pub use percentage::ThreadPercentage;
 pub use priority::Priority;
 pub use tenant_directory::TenantDirectory;
 
-/// A number in its one spelling: digits alone, and no zero before others.
+/// Parses a number in its one spelling: digits only, without leading zeros.
 ///
-/// What names something has one name: `parse` of the standard library also takes `+7` and `007`.
+/// Names need one spelling, and `parse` of the standard library also accepts `+7` and `007`.
 fn plain_number<T: std::str::FromStr>(text: &str) -> Option<T> {
     let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     plain.then(|| text.parse().ok()).flatten()
 }
 
-/// The most of a parser's words that are passed on, in characters.
+/// Longest message of a parser that is passed on, in characters.
 pub const LONGEST_WORDS: usize = 600;
 
-/// Words of a parser without their middle where they are long: what was sent may be repeated there, of any length, and what
-/// is expected instead stands at the end.
+/// Cuts the middle out of a long message of a parser: it may repeat input of any length, and ends with the expectation.
 pub fn shortened(text: String) -> String {
     shortened_to(LONGEST_WORDS, text)
 }
 
-/// The same with room for so many characters.
+/// Cuts the middle out of a text that is longer than `longest` characters.
 pub fn shortened_to(longest: usize, text: String) -> String {
     let count = text.chars().count();
     if count <= longest {
@@ -113,13 +112,13 @@ pub fn shortened_to(longest: usize, text: String) -> String {
     text.chars().take(half).chain(['…']).chain(text.chars().skip(count - half)).collect()
 }
 
-/// Why a value was refused: what is wrong with it and what would be right.
+/// Reason why a value was refused, and the remedy.
 ///
-/// The text names the value and the remedy, since it is shown to the caller as it is.
+/// The text names the value and the remedy, since it is shown to the caller unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidValue(pub String);
 
-/// The name that other packages have for this one, in the files that their tests share.
+/// Name that other packages use for this one, in files that their tests share.
 #[cfg(test)]
 use crate as domain;

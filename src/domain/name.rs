@@ -1,7 +1,7 @@
 //! Names of things: `[a-z][a-z0-9_-]{0,62}`, ending in a letter or digit.
 //!
-//! Kubernetes and Docker write `web-prod`, and MPS version 3 allows its named servers `web_prod` only. So both are accepted, and two
-//! names of which one is the other with `-` for `_` are not there at the same time: each has one name for a newer daemon.
+//! Kubernetes and Docker write `web-prod`, and MPS version 3 allows its named servers `web_prod` only. So both are accepted, but two
+//! names that differ only in `-` and `_` cannot exist at the same time: each needs a distinct name under a newer daemon.
 
 use std::fmt::Write as _;
 
@@ -49,23 +49,23 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            /// Parses a name; refuses anything else than the module says.
+            /// Parses a name; refuses any text that breaks the module's rule.
             pub fn parse(text: &str) -> Result<Self, InvalidValue> {
                 check($kind, text)?;
                 Ok(Self(text.to_owned()))
             }
 
-            /// The name as text.
+            /// Returns the name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
 
-            /// The name with underscores for hyphens: two names that agree in it are not there at the same time.
+            /// Returns the name with underscores for hyphens: two names that agree in it cannot exist at the same time.
             pub fn folded(&self) -> String {
                 self.0.replace('-', "_")
             }
 
-            /// What sorts gpu2 before gpu10: the name with its numbers at full width.
+            /// Returns a sort key with which gpu2 comes before gpu10: the name with its numbers at full width.
             pub fn natural_key(&self) -> String {
                 natural_key(&self.0)
             }
@@ -123,19 +123,19 @@ name! {
     PartitionName, "partition"
 }
 name! {
-    /// What a token is for.
+    /// The name of a token, which says its purpose.
     TokenName, "token"
 }
 name! {
-    /// What a user of the command line calls a server.
+    /// The name that a user of the command line gives a server.
     ContextName, "context"
 }
 
-/// What stands in a path where a layout's name would: a layout of that name could be made, and never read or deleted.
+/// Words that the API's paths have in the place of a layout's name: a layout of that name could be created, but never read or deleted.
 const TAKEN: &[&str] = &["import"];
 
 impl LayoutName {
-    /// Whether a layout can have this name.
+    /// Returns true if a layout can have this name.
     pub fn is_free(&self) -> bool {
         !TAKEN.contains(&self.as_str())
     }

@@ -1,24 +1,24 @@
-//! What tenants of one daemon do to each other's memory limits.
+//! Effects of a daemon's tenants on each other's memory limits.
 //!
-//! A server holds all its clients to one limit, so a tenant without a limit leaves the server without one, and the limits of its
-//! neighbours to their environments, which a process can change. A default limit on the daemon keeps a floor.
+//! A server holds all its clients to one limit, so a tenant without a limit leaves the server without one. The limits of its neighbours
+//! then depend on their environments, which a process can change. A default limit on the daemon prevents that.
 
 use super::daemon::Daemon;
 use super::resolution::gpus_of;
 use super::tenant::Tenant;
 use super::{GpuUuid, TenantName};
 
-/// The tenants whose limit on a GPU of `tenant` only their environment holds, because `tenant` has none there.
+/// Returns the tenants whose limit on a GPU of `tenant` is enforced by their environment only, because `tenant` has none there.
 pub fn weakened_by(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<TenantName> {
     opposite(tenant, daemon, tenants, false)
 }
 
-/// The tenants without a limit on a GPU of `tenant` that leave its limit there to its environment.
+/// Returns the tenants without a limit on a GPU of `tenant`, because of which its limit there is enforced by its environment only.
 pub fn weakening(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<TenantName> {
     opposite(tenant, daemon, tenants, true)
 }
 
-/// The GPUs on which the limit of `tenant` is left to its environment by tenants that have none there.
+/// Returns the GPUs on which the limit of `tenant` is enforced by its environment only, because other tenants have none there.
 pub fn weakened_gpus(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<GpuUuid> {
     let mut gpus = gpus_of(&tenant.spec, &daemon.spec);
     gpus.retain(|gpu| {
@@ -34,7 +34,7 @@ fn is_limited(tenant: &Tenant, daemon: &Daemon, gpu: &GpuUuid) -> bool {
     tenant.spec.memory_limit(&daemon.spec, gpu).is_some()
 }
 
-/// The tenants that have no limit on a GPU where `tenant` has one, if it is the limited one; else those that have one where it has none.
+/// Returns the tenants without a limit on a GPU where `tenant` has one if `limited` is true, else those with a limit where it has none.
 fn opposite(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant], limited: bool) -> Vec<TenantName> {
     let mut gpus = gpus_of(&tenant.spec, &daemon.spec);
     gpus.retain(|gpu| is_limited(tenant, daemon, gpu) == limited);

@@ -1,4 +1,4 @@
-//! Whether there is a slot for one more process: of its tenant, and on a GPU, of which MPS takes so many clients at most.
+//! Slots for further processes: those of a tenant, and those of a GPU, on which MPS takes a limited number of clients.
 
 use super::client::{ClientId, places_taken};
 
@@ -11,7 +11,7 @@ pub const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=32;
 /// Device connections that all clients of a GPU have together: with 8 each, 15 of 30 were admitted (recording 08).
 const DEVICE_CONNECTIONS: u32 = 127;
 
-/// What a process lacks that finds no room.
+/// Slot that a waiting process lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lacking {
     /// Its tenant has `max_clients` processes.
@@ -31,14 +31,14 @@ pub struct Occupant {
     pub connections: u32,
 }
 
-/// Why a GPU takes no further client.
+/// Reason why a GPU takes no further client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoRoom {
-    /// It has as many as MPS takes.
+    /// It has as many clients as MPS takes.
     Clients {
         /// Its clients, and processes that were started and have yet to connect.
         taken: usize,
-        /// How many it takes.
+        /// Number of clients that it takes.
         ceiling: u32,
     },
     /// Clients that raise `CUDA_DEVICE_MAX_CONNECTIONS` have taken the connections of the others.
@@ -62,8 +62,8 @@ impl std::fmt::Display for NoRoom {
     }
 }
 
-/// Why a GPU with these clients has no room for another process; `None` if it has. `admitted` are processes that may connect at any
-/// moment, apart from the new one.
+/// Returns the reason why a GPU with these clients has no room for another process, or `None` if it has room. `admitted` are processes
+/// that may connect at any moment, without the new one.
 pub fn no_room(clients: &[Occupant], admitted: &[ClientId], ceiling: u32) -> Option<NoRoom> {
     let families: Vec<_> = clients.iter().map(|one| (one.id, one.ancestors.clone())).collect();
     let taken = places_taken(&families, admitted);

@@ -8,11 +8,11 @@ use super::layout::{GpuMap, roles};
 use super::maintenance::OnTimeout;
 use super::{DaemonName, GpuUuid, LayoutName};
 
-/// What an operation does.
+/// Request of an operation: its kind and its parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum OperationRequest {
-    /// Brings the daemon to what its spec says, running.
+    /// Brings the daemon to the state in its spec, running.
     StartDaemon,
     /// Stops the daemon.
     StopDaemon {
@@ -24,7 +24,7 @@ pub enum OperationRequest {
         /// Seconds its clients are given to end.
         grace_s: u32,
     },
-    /// Stops the daemon and forgets it.
+    /// Stops the daemon and deletes it.
     DeleteDaemon {
         /// Seconds its clients are given to end.
         grace_s: u32,
@@ -33,15 +33,15 @@ pub enum OperationRequest {
     TerminateClient {
         /// The client.
         client: ClientId,
-        /// What to do where it is stopped.
+        /// Policy if the client is stopped (SIGSTOP).
         #[serde(default)]
         stopped: StoppedPolicy,
     },
-    /// Takes no new clients and waits until none is left; succeeded, the daemon stays cordoned.
+    /// Cordons the daemon and waits until no client is left; after success the daemon stays cordoned.
     DrainDaemon {
         /// Seconds that clients get to end by themselves.
         timeout_s: u32,
-        /// What happens to those that are still there then.
+        /// Action on clients that are still connected then.
         on_timeout: OnTimeout,
     },
     /// Drains and stops the daemons of these GPUs and closes the driver.
@@ -50,26 +50,26 @@ pub enum OperationRequest {
         gpus: Vec<GpuUuid>,
         /// Seconds that clients get to end by themselves.
         timeout_s: u32,
-        /// What happens to those that are still there then.
+        /// Action on clients that are still connected then.
         on_timeout: OnTimeout,
     },
-    /// Brings everything back that maintenance took down.
+    /// Restores everything that maintenance took down.
     EndMaintenance,
-    /// Puts a layout on the daemon; failed, it has the layout that it had before.
+    /// Applies a layout to the daemon; if that fails, the daemon gets its previous layout back.
     ApplyLayout {
         /// The layout.
         layout: LayoutName,
         /// Its version.
         version: u32,
-        /// Which GPU plays which role.
+        /// The GPU of each role of the layout.
         #[serde(with = "roles")]
         #[schema(schema_with = crate::layout::roles_by_uuid)]
         gpu_map: GpuMap,
-        /// What to do about partitions that another program makes or removes.
+        /// Policy for partitions that another program makes or removes.
         drift_policy: PartitionPolicy,
-        /// Whether partitions that stay may be made again.
+        /// True if partitions that stay may be recreated.
         recreate: bool,
-        /// Why it is done.
+        /// Note on why it is done.
         note: Option<String>,
     },
     /// Takes the steps of a layout on empty GPUs and compares each ID with the recorded one.
@@ -81,15 +81,15 @@ pub enum OperationRequest {
         /// Its version.
         version: u32,
     },
-    /// Carries out what a host file changed: waits for its daemons, applies layouts, and deletes what was pruned.
+    /// Carries out the changes of a host file: waits for its daemons, applies layouts, and deletes pruned objects.
     ApplySpec {
-        /// How many changes the file made.
+        /// Number of changes that the file made.
         changes: u32,
-        /// Whether what the file does not have is deleted.
+        /// True if objects that the file does not have are deleted.
         prune: bool,
         /// The daemons that are waited for until they are ready.
         daemons: Vec<DaemonName>,
-        /// The layouts that are put on daemons which run, each by an operation of its own.
+        /// The layouts that are applied to running daemons, each by an operation of its own.
         layouts: Vec<HostLayout>,
         /// The daemons that are deleted, each by an operation of its own.
         delete_daemons: Vec<DaemonName>,
@@ -98,7 +98,7 @@ pub enum OperationRequest {
     },
 }
 
-/// A layout that a host file puts on a daemon.
+/// A layout that a host file applies to a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct HostLayout {
     /// The daemon.
@@ -107,19 +107,19 @@ pub struct HostLayout {
     pub layout: LayoutName,
     /// Its version.
     pub version: u32,
-    /// Which GPU plays which role.
+    /// The GPU of each role of the layout.
     #[serde(with = "roles")]
     #[schema(schema_with = crate::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
-    /// What to do about partitions that another program makes or removes.
+    /// Policy for partitions that another program makes or removes.
     pub drift_policy: PartitionPolicy,
-    /// Whether partitions that stay may be made again.
+    /// True if partitions that stay may be recreated.
     #[serde(default)]
     pub recreate: bool,
 }
 
 impl HostLayout {
-    /// The operation that puts it on its daemon.
+    /// Returns the request of the operation that applies it to its daemon.
     pub fn request(&self) -> OperationRequest {
         let Self { layout, version, gpu_map, drift_policy, recreate, .. } = self.clone();
         let note = Some("host file".to_owned());
@@ -128,7 +128,7 @@ impl HostLayout {
 }
 
 impl OperationRequest {
-    /// What [`OperationRequest::kind`] may give.
+    /// All results of [`OperationRequest::kind`].
     pub const KINDS: [&'static str; 11] = [
         "start_daemon",
         "stop_daemon",
@@ -143,7 +143,7 @@ impl OperationRequest {
         "apply_spec",
     ];
 
-    /// One word for logs and lists.
+    /// Returns the kind in one word, for logs and lists.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::StartDaemon => "start_daemon",
@@ -160,7 +160,7 @@ impl OperationRequest {
         }
     }
 
-    /// Whether what it did is undone when it does not complete.
+    /// Returns true if its effects are undone when it does not complete.
     pub fn is_undone(&self) -> bool {
         matches!(
             self,
@@ -184,7 +184,7 @@ pub enum OperationState {
     Succeeded,
     /// Given up; `error` says why.
     Failed,
-    /// Called off: before it began, or where its last step says.
+    /// Cancelled: before it began, or at its last step.
     Cancelled,
 }
 
@@ -192,7 +192,7 @@ impl OperationState {
     /// All states, in the order in which an operation can come to them.
     pub const ALL: [Self; 5] = [Self::Pending, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
 
-    /// Reads one word.
+    /// Parses the word of a state.
     pub fn parse(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|state| state.as_str() == text);
         found.ok_or_else(|| {
@@ -202,7 +202,7 @@ impl OperationState {
         })
     }
 
-    /// The word in the store and in the API.
+    /// Returns the word in the store and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -213,30 +213,30 @@ impl OperationState {
         }
     }
 
-    /// Whether nothing more will happen to it.
+    /// Returns true if the state is final.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
     }
 }
 
-/// Which operations.
+/// Filter of a list of operations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OperationFilter {
-    /// Those that work on this daemon.
+    /// Only operations that work on this daemon.
     pub daemon: Option<DaemonName>,
-    /// Those in one of these states; in any, if none is named.
+    /// Only operations in one of these states; in any, if none is named.
     pub states: Vec<OperationState>,
-    /// Those requested at this time or later.
+    /// Only operations that were requested at this time or later, in unix milliseconds.
     pub since: Option<i64>,
 }
 
 impl OperationFilter {
-    /// Those that are not over, of all daemons.
+    /// Selects the operations of all daemons that are not over.
     pub fn unfinished() -> Self {
         Self { states: vec![OperationState::Pending, OperationState::Running], ..Self::default() }
     }
 
-    /// Reads states with commas between.
+    /// Parses states that are separated by commas.
     pub fn parse_states(text: &str) -> Result<Vec<OperationState>, String> {
         text.split(',').map(OperationState::parse).collect()
     }
@@ -245,7 +245,7 @@ impl OperationFilter {
 /// One step of an operation: written before it is taken, completed after.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Step {
-    /// What is done.
+    /// Name of the step.
     pub name: String,
     /// When it began.
     #[serde(with = "crate::rfc3339")]
@@ -255,7 +255,7 @@ pub struct Step {
     #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<i64>,
-    /// Its outcome; while it runs, what it waits for, if that is known.
+    /// Its outcome; while it runs, the reason why it waits, if that is known.
     pub outcome: Option<String>,
 }
 
@@ -264,13 +264,13 @@ pub struct Step {
 pub struct Operation {
     /// Its ID, a UUID of version 7.
     pub id: uuid::Uuid,
-    /// What it does.
+    /// Its request.
     pub request: OperationRequest,
     /// The daemons it works on; one operation at a time runs on each.
     pub daemons: Vec<DaemonName>,
     /// Its state.
     pub state: OperationState,
-    /// Why it failed.
+    /// Reason why it failed.
     pub error: Option<String>,
     /// When it was requested.
     #[serde(with = "crate::rfc3339")]
@@ -284,7 +284,7 @@ pub struct Operation {
     #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<i64>,
-    /// Whether it is running and can be stopped where it is.
+    /// True if it is running and can be stopped at its present step.
     pub cancellable: bool,
     /// When its cancellation was requested while it ran.
     #[serde(with = "crate::rfc3339::option")]
@@ -295,30 +295,30 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// What came of a step, from the first time that it completed.
+    /// Returns the outcome of a step, from the first time that it completed.
     pub fn outcome_of(&self, name: &str) -> Option<&str> {
         let ended = |step: &&Step| step.name == name && step.finished_at.is_some();
         self.steps.iter().filter(ended).find_map(|step| step.outcome.as_deref())
     }
 }
 
-/// What a restarted manager does with an operation that was under way when it died.
+/// Continuation of an operation that was under way when the manager died.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resume {
-    /// Take it up again: its steps say what should be, and doing them twice is harmless.
+    /// Resume it: its steps are idempotent.
     Finish,
-    /// It was cancelled, or had failed and was being undone: undo what it did.
+    /// Undo its effects: it was cancelled, or it had failed and was being undone.
     Undo(Undo),
-    /// Its effect is seen already.
+    /// Nothing remains to be done: it had its effect already.
     Done,
-    /// Its outcome is unknown, and it is not repeated.
+    /// Give it up: its outcome is unknown, and it must not be repeated.
     Abandon(&'static str),
 }
 
-/// Why an operation is undone.
+/// Reason why an operation is undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undo {
-    /// It was requested.
+    /// Its cancellation was requested.
     Cancelled,
     /// A step failed.
     Failed(String),
@@ -330,24 +330,24 @@ pub const STOP: &str = "stop";
 /// The step in which an operation is undone.
 pub const UNDO: &str = "undo";
 
-/// How an operation ended.
+/// End of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OperationEnd {
     /// All of it was done.
     Succeeded,
     /// It was given up.
     Failed {
-        /// Why, in words for the operator.
+        /// Reason, in words for the operator.
         error: String,
-        /// Whether it may have done what was requested, or may yet.
+        /// True if it may have had its effect, or may still have it.
         outcome_is_unknown: bool,
     },
-    /// It was called off.
+    /// It was cancelled.
     Cancelled,
 }
 
 impl OperationEnd {
-    /// The state that it leaves the operation in.
+    /// Returns the state in which it leaves the operation.
     pub fn state(&self) -> OperationState {
         match self {
             Self::Succeeded => OperationState::Succeeded,
@@ -356,7 +356,7 @@ impl OperationEnd {
         }
     }
 
-    /// Why it failed, if it did.
+    /// Returns the reason why it failed, if it did.
     pub fn error(&self) -> Option<&str> {
         match self {
             Self::Failed { error, .. } => Some(error),
@@ -365,9 +365,9 @@ impl OperationEnd {
     }
 }
 
-/// Decides what becomes of an operation found running at start.
+/// Decides the continuation of an operation that is found running at the start of the manager.
 ///
-/// `client_alive` is whether the client that a termination named still runs.
+/// `client_alive` is true if the client of a termination still runs.
 pub fn resume(operation: &Operation, client_alive: bool) -> Resume {
     match operation.request {
         OperationRequest::StartDaemon
@@ -393,13 +393,13 @@ pub fn resume(operation: &Operation, client_alive: bool) -> Resume {
     }
 }
 
-/// Why an operation that can be undone was on its way back when the manager died.
+/// Returns the reason why an operation was being undone when the manager died; `None` if it was not.
 fn undoing(operation: &Operation) -> Option<Undo> {
     if operation.cancel_requested_at.is_some() {
         return Some(Undo::Cancelled);
     }
     let undo = operation.steps.iter().position(|step| step.name == UNDO)?;
-    // The step before says what went wrong.
+    // The outcome of the step before has the error.
     let why = operation.steps[..undo].iter().rev().find_map(|step| step.outcome.clone());
     Some(Undo::Failed(why.unwrap_or_else(|| "it failed before the manager was restarted".to_owned())))
 }

@@ -1,15 +1,14 @@
 //! Static SM partitions as a daemon lists them, and the processes that say they are in one.
 //!
-//! What a daemon says of a partition and what /proc says of its clients are kept side by side: a client's choice of a
-//! partition is its own, nobody checks it against any tenant (FACTS.md, "Static SM partitions"), and where the two
-//! disagree nothing is inferred.
+//! The daemon's report on a partition and the environment of its clients in /proc are kept side by side: MPS lets a client choose
+//! any partition, whatever its tenant (FACTS.md, "Static SM partitions"), and nothing is inferred where the two disagree.
 
 use serde::{Deserialize, Serialize};
 
 use super::client::{ClientFacts, ClientId};
 use super::{GpuUuid, InvalidValue, PartitionId};
 
-/// What `lspart` lists of one GPU.
+/// Partitions of one GPU, as `lspart` lists them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct GpuPartitions {
     /// The GPU.
@@ -33,9 +32,9 @@ pub struct ListedPartition {
     pub id: PartitionId,
     /// Its chunks.
     pub chunks: u32,
-    /// Its SMs, which may be more than its chunks make: the left-over ones go somewhere.
+    /// Its SMs, which may be more than those of its chunks: SMs that fit no chunk may be added to it.
     pub sms: u32,
-    /// Whether a client uses it, by the daemon's word; `null` where it does not say.
+    /// True if a client uses it, as the daemon reports; `null` if the daemon does not report it.
     pub in_use: Option<bool>,
     /// The connected clients that named it in the environment they were started with. They and `in_use` come from
     /// different places and may disagree.
@@ -43,14 +42,14 @@ pub struct ListedPartition {
 }
 
 impl ListedPartition {
-    /// Whether a removal would be refused, or might be.
+    /// Returns true if a removal would be refused, or might be.
     pub fn is_held(&self) -> bool {
         self.in_use.unwrap_or(!self.clients.is_empty())
     }
 }
 
 impl GpuPartitions {
-    /// The partition of that ID.
+    /// Returns the partition with that ID.
     pub fn get(&self, id: &PartitionId) -> Option<&ListedPartition> {
         self.partitions.iter().find(|partition| partition.id == *id)
     }
@@ -99,7 +98,7 @@ impl std::fmt::Display for PartitionRef {
     }
 }
 
-/// The partitions that a `CUDA_MPS_SM_PARTITION` names; words in it that name none are left out.
+/// Returns the partitions that a value of `CUDA_MPS_SM_PARTITION` names; words that name none are skipped.
 pub fn named(variable: &str) -> Vec<PartitionRef> {
     variable.split(',').filter_map(|word| PartitionRef::parse(word.trim()).ok()).collect()
 }

@@ -1,4 +1,4 @@
-//! Active thread percentages, and how many SMs one gives.
+//! Active thread percentages, and the number of SMs that each gives.
 //!
 //! MPS prints a percentage with one decimal and keeps the old value for anything it dislikes (recording 01), so
 //! a percentage is a whole number of tenths here, above 0 and up to 100.
@@ -68,7 +68,7 @@ impl ThreadPercentage {
     }
 }
 
-/// As MPS prints and takes it: `25.0`.
+/// Writes it as MPS prints and accepts it: `25.0`.
 impl fmt::Display for ThreadPercentage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.tenths / 10, self.tenths % 10)
@@ -138,7 +138,7 @@ impl utoipa::ToSchema for ThreadPercentage {
     }
 }
 
-/// Whether the formula of [`sms_for`] was measured on GPUs of this kind (recording 05).
+/// Returns true if the formula of [`sms_for`] was measured on GPUs of this kind (recording 05).
 pub fn is_measured(gpu: &Gpu) -> bool {
     gpu.name == "NVIDIA H200" && gpu.sms == Some(132)
 }
@@ -146,7 +146,7 @@ pub fn is_measured(gpu: &Gpu) -> bool {
 /// Fewest SMs that MPS gives any client, seen for every percentage from 0.5 to 7.
 pub const FEWEST_SMS: u32 = 8;
 
-/// SMs that a client sees under `percentage` on a GPU of `total` SMs.
+/// Returns the SMs that a client sees under `percentage` on a GPU of `total` SMs.
 ///
 /// `max(8, floor(percentage × total) rounded down to even)`, checked against recording 05 at 23 percentages on a
 /// 132-SM H200. On another SKU it is a prediction.
@@ -154,7 +154,7 @@ pub fn sms_for(percentage: ThreadPercentage, total: u32) -> u32 {
     sms_unbounded(percentage, total).max(FEWEST_SMS).min(total)
 }
 
-/// The same without the least that MPS gives.
+/// Returns the SMs of a percentage before the minimum that MPS gives every client.
 pub fn sms_unbounded(percentage: ThreadPercentage, total: u32) -> u32 {
     if percentage == ThreadPercentage::FULL {
         return total;
@@ -162,7 +162,7 @@ pub fn sms_unbounded(percentage: ThreadPercentage, total: u32) -> u32 {
     (u32::from(percentage.tenths()) * total / 1000) & !1
 }
 
-/// The smallest percentage under which a client sees exactly `sms` of `total` SMs, if there is one.
+/// Returns the smallest percentage under which a client sees exactly `sms` of `total` SMs, if there is one.
 pub fn percentage_for(sms: u32, total: u32) -> Option<ThreadPercentage> {
     (1..=1000)
         .filter_map(|tenths| ThreadPercentage::from_tenths(tenths).ok())

@@ -1,4 +1,4 @@
-//! What a daemon should hold, worked out from its spec and its tenants.
+//! Desired values of a daemon, derived from its spec and its tenants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,10 +15,10 @@ use super::{
     DaemonName, GpuUuid, InvalidValue, MemoryLimit, Priority, TenantDirectory, TenantName, ThreadPercentage,
 };
 
-/// Which of two desired values of the daemons of a name is the newer one.
+/// Version of a desired value, which orders all values for the daemons of one name.
 ///
-/// A daemon that is created again counts its generations from 1 again. Its revision goes on from where that of the one before
-/// ended, and no write lowers either while a daemon lives, so that the order is that of the commits.
+/// A daemon that is created again counts its generations from 1 again. Its revision continues from the last one of the daemon
+/// before, and no write lowers either number while a daemon exists, so the order is that of the commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct DesiredVersion {
     /// Rises with every change of the daemon's spec.
@@ -27,7 +27,7 @@ pub struct DesiredVersion {
     pub generation: i64,
 }
 
-/// The one desired value of a daemon, complete: its holder needs nothing else.
+/// The complete desired value of a daemon: its holder needs nothing else.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(clippy::struct_excessive_bools, reason = "independent settings, each named as in the spec")]
 pub struct Desired {
@@ -37,51 +37,51 @@ pub struct Desired {
     pub revision: i64,
     /// Rises with every change of anything below.
     pub generation: i64,
-    /// The first generation from which on nothing changed that is written to the daemon or that it is started with.
+    /// The first generation since which neither the settings that are written to the daemon nor those that it is started with have changed.
     pub settings_since: i64,
-    /// Whether it is kept, or only observed.
+    /// Management mode: the daemon is managed, or only observed.
     pub management: Management,
-    /// Whether it should run; of no account for one that is only observed.
+    /// True if it should run; ignored for a daemon that is only observed.
     pub running: bool,
-    /// Whether it is started although a daemon that is not its own serves one of its GPUs.
+    /// True if it is started even while another control daemon serves one of its GPUs.
     pub share_gpus: bool,
-    /// Whether it takes new clients, as its spec says.
+    /// True if it takes new clients by its spec.
     pub schedulable: bool,
     /// The compute mode of its GPUs; `None` leaves it as it is.
     pub compute_mode: Option<ComputeMode>,
-    /// The maintenance that it is part of: then it takes no new clients, and may be held down.
+    /// State of the maintenance that it is part of, if any: then it takes no new clients, and may be kept down.
     pub maintenance: Option<MaintenanceState>,
     /// Its GPUs in PCI order: the position is the ordinal that MPS commands take.
     pub gpus: Vec<GpuUuid>,
-    /// How clients share the SMs of a GPU.
+    /// Sharing of a GPU's SMs among clients.
     pub mode: Mode,
     /// The layout of its partitions; the code that reads it adds it.
     pub layout: Option<DesiredLayout>,
-    /// Whether clients of several users may be connected at once.
+    /// True if clients of several users may be connected at once.
     pub multi_user: bool,
     /// The user whose server is started ahead of the first client.
     pub server_uid: u32,
-    /// Memory limit of the server by ordinal: as many as `gpus`.
+    /// Memory limits of the server by ordinal, one for each of `gpus`.
     pub memory_limits: Vec<Option<MemoryLimit>>,
     /// Thread percentage of the server.
     pub percentage: ThreadPercentage,
     /// Priority of clients that do not name one.
     pub priority: Priority,
-    /// What to do about settings that another program changed.
+    /// Policy for settings that another program changed.
     pub drift_policy: DriftPolicy,
-    /// What to do about a server that hangs.
+    /// Settings for a server that hangs.
     pub wedge: WedgeSettings,
-    /// The users of its tenants: each has to reach its pipes.
+    /// The users of its tenants, who have to reach its pipes.
     pub uids: Vec<u32>,
-    /// Who may reach it beside them.
+    /// Further users who may reach it.
     pub others: OtherUsers,
     /// The directory of each of its tenants; the code that reads them adds them.
     pub directories: BTreeMap<TenantDirectory, DirectoryTenant>,
-    /// Those of tenants that are drained; the code that reads them adds them.
+    /// The directories of tenants that are being drained; the code that reads them adds them.
     pub draining: BTreeSet<TenantDirectory>,
 }
 
-/// Whose a tenant's directory is.
+/// Tenant and user of a tenant's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryTenant {
     /// The tenant.
@@ -90,7 +90,7 @@ pub struct DirectoryTenant {
     pub uid: u32,
 }
 
-/// Who may reach a daemon although no tenant has them.
+/// Users who may reach a daemon, beside those of its tenants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OtherUsers {
     /// These users.
@@ -100,22 +100,22 @@ pub struct OtherUsers {
 }
 
 impl Desired {
-    /// Whether it is only observed.
+    /// Returns true if it is only observed.
     pub fn is_observed(&self) -> bool {
         self.management == Management::Observed
     }
 
-    /// When it was committed, compared with other values for the same name.
+    /// Returns its version, which orders it among the values for the same name.
     pub fn version(&self) -> DesiredVersion {
         DesiredVersion { revision: self.revision, generation: self.generation }
     }
 
-    /// Whether a daemon that held this generation holds what is desired now.
+    /// Returns true if a daemon that held the generation `applied` holds all desired settings now.
     pub fn holds_since(&self, applied: i64) -> bool {
         (self.settings_since..=self.generation).contains(&applied)
     }
 
-    /// Whether nothing differs that is written to the daemon or that it is started with.
+    /// Returns true if all settings that are written to the daemon, or that it is started with, are the same as in `earlier`.
     pub fn has_settings_of(&self, earlier: &Self) -> bool {
         let same = Self {
             revision: self.revision,
@@ -133,10 +133,10 @@ impl Desired {
     }
 }
 
-/// Works out the desired value of a daemon.
+/// Derives the desired value of a daemon.
 ///
-/// All clients of a server share its values, so each is the largest among the tenants; a tenant's own smaller
-/// value lives in its environment. A daemon without tenants holds its own defaults.
+/// All clients of a server share its values, so each is the largest among the tenants; a tenant's smaller
+/// value is in its environment. A daemon without tenants holds its own defaults.
 pub fn desired(
     name: &DaemonName,
     generation: i64,
@@ -212,7 +212,7 @@ pub fn desired(
     })
 }
 
-/// The largest percentage among the tenants that no partition of a layout is for; a daemon with a layout has no strategy.
+/// Returns the largest percentage among the tenants without a partition of the layout. A daemon with a layout has no strategy.
 pub fn beside(
     layout: &DesiredLayout,
     daemon: &DaemonSpec,

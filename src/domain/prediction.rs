@@ -1,4 +1,4 @@
-//! What a tenant would get on its daemon, and what stands in its way, before anything of it is written.
+//! Prediction of the values and the refusals of a tenant on its daemon, before its spec is written.
 
 use super::admission::{AdmissionError, admit, memory_of};
 use super::daemon::{AdmissionMode, DaemonSpec, Mode};
@@ -10,78 +10,78 @@ use super::shares;
 use super::tenant::TenantSpec;
 use super::{DaemonName, GpuUuid, MemoryLimit, TenantName, ThreadPercentage};
 
-/// What a tenant would get, GPU by GPU, and why it would be refused.
+/// Predicted values of a tenant for each GPU, and the reasons why it would be refused.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prediction {
-    /// How its daemon shares out SMs.
+    /// Mode of its daemon.
     pub mode: Mode,
-    /// Its thread percentage; `None` in static mode, and where nothing gives what is requested.
+    /// Its thread percentage; `None` in static mode, and if no percentage gives the requested SMs.
     pub percentage: Option<ThreadPercentage>,
-    /// What its daemon's strategy would give all tenants; `None` without a strategy.
+    /// Shares that its daemon's strategy would give all tenants; `None` without a strategy.
     pub provisioning: Option<ProvisioningStatus>,
     /// Clients that a GPU takes with this version of MPS.
     pub ceiling: u32,
-    /// Whether tenants of its daemon reserve what they may use.
+    /// Admission mode of its daemon.
     pub admission: AdmissionMode,
     /// Each of its GPUs.
     pub gpus: Vec<GpuPrediction>,
-    /// What would be refused and why, by the field of the spec to check first.
+    /// Refusals, each with the reason and the field of the spec to check first.
     pub refusals: Vec<AdmissionError>,
 }
 
-/// What a tenant would get of a GPU.
+/// Predicted values of a tenant on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuPrediction {
     /// The GPU.
     pub gpu: GpuUuid,
-    /// Its place among those of the host.
+    /// Its index on the host.
     pub index: u32,
     /// SMs that it has; `None` where the driver does not report it.
     pub total_sms: Option<u32>,
-    /// SMs that a client would see; `None` where a partition decides it, or nothing gives what is requested.
+    /// SMs that a client would see; `None` if a partition decides it, or if no percentage gives the requested SMs.
     pub sms: Option<u32>,
-    /// Whether that was measured on this kind of GPU, or only follows from what was.
+    /// True if the prediction was measured on this kind of GPU; else it follows from measurements on another kind.
     pub is_measured: bool,
     /// Its memory limit per process; `None` is the whole GPU.
     pub limit: Option<MemoryLimit>,
-    /// Bytes that the context of a client takes from its limit, about.
+    /// Approximate bytes that the context of a client takes from its limit.
     pub context: Option<u64>,
-    /// Bytes that are left of the limit to a client, about.
+    /// Approximate bytes of the limit that are left to a client.
     pub usable: Option<u64>,
-    /// Why no client could start, where its context takes all of its limit.
+    /// Reason why no client could start, if its context takes all of its limit.
     pub below_context: Option<String>,
     /// Bytes of the GPU; `None` where the driver does not report them.
     pub memory: Option<u64>,
-    /// Bytes that its tenants' limits may come to; without reservation, its memory. `None` as for `memory`.
+    /// Most bytes of its tenants' limits in total; without reservation, its memory. `None` as for `memory`.
     pub allowed: Option<u64>,
-    /// Bytes that the limits of the other tenants come to.
+    /// Total of the other tenants' limits, in bytes.
     pub others: u64,
-    /// Other tenants on it without a limit.
+    /// Number of other tenants on it without a limit.
     pub others_without_limit: usize,
-    /// Bytes that the limit of this tenant comes to; `None` without one.
+    /// Limit of this tenant × its `max_clients`, in bytes; `None` without a limit.
     pub own: Option<u64>,
-    /// Clients that the tenants on it state, this one included.
+    /// Total of `max_clients` of the tenants on it, this one included.
     pub clients: u64,
 }
 
 impl GpuPrediction {
-    /// Bytes that the limits of all tenants come to.
+    /// Returns the total of all tenants' limits, in bytes.
     pub fn sum(&self) -> u64 {
         self.others.saturating_add(self.own.unwrap_or(0))
     }
 
-    /// Bytes that are left afterwards; `None` where it is too much already, or not known how much there is.
+    /// Returns the bytes that are left beside all limits; `None` if the limits exceed the allowed bytes, or if these are not known.
     pub fn left(&self) -> Option<u64> {
         self.allowed?.checked_sub(self.sum())
     }
 
-    /// Bytes by which the limits come to more than may be.
+    /// Returns the bytes by which the limits exceed the allowed ones.
     pub fn over(&self) -> u64 {
         self.allowed.map_or(0, |allowed| self.sum().saturating_sub(allowed))
     }
 }
 
-/// Works out what `tenant` would get on its daemon beside `others`, which are there.
+/// Predicts the values of `tenant` on its daemon beside `others`, which exist already.
 pub fn predict(
     daemon: (&DaemonName, &DaemonSpec),
     tenant: (&TenantName, &TenantSpec),

@@ -1,22 +1,22 @@
-//! Text from other programs for a terminal, a log or a page: control characters are spelled out.
+//! Text from other programs, made safe for a terminal, a log or a page: control characters are spelled out.
 //!
-//! Command lines, names and messages of processes may hold anything. Printed as they are, an escape sequence changes a
+//! Command lines, names and messages of processes may contain anything. Printed unchanged, an escape sequence changes a
 //! terminal's title or colours, and a line break forges a row.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Returns true for a character with which a terminal or a page does something else than to show it.
+/// Returns true for a character that a terminal or a page does not simply show.
 pub fn is_control(one: char) -> bool {
-    // Beside the control characters: what ends a line elsewhere, what turns the direction of the text, and what is not seen at all, but
-    // for the selectors of variants, which a sign in colour has.
+    // Beside control characters these are other line separators, characters that change the direction of text, and invisible ones,
+    // except variation selectors, which colour emoji need.
     one.is_control()
         || matches!(one, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
             | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
             | '\u{fff9}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Returns true for one line of a caller's text that may be stored and shown: at most so many characters, and each of them seen.
+/// Returns true for a line of a caller's text that may be stored and shown: at most `most` characters, all of them visible.
 pub fn is_shown(text: &str, most: usize) -> bool {
     text.chars().count() <= most && !text.chars().any(is_control)
 }
@@ -28,7 +28,7 @@ fn spelled(text: &str, is_kept: impl Fn(char) -> bool) -> Cow<'_, str> {
     let mut spelled = String::with_capacity(text.len() + 16);
     for one in text.chars() {
         if is_control(one) && !is_kept(one) {
-            // As JSON spells it, so that JSON stays JSON.
+            // Spelled as in JSON, so that JSON stays valid.
             for unit in one.encode_utf16(&mut [0; 2]) {
                 let _ = write!(spelled, "\\u{unit:04x}");
             }
@@ -39,23 +39,23 @@ fn spelled(text: &str, is_kept: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(spelled)
 }
 
-/// One line or cell: control characters, line breaks and tabs among them, as `\u001b`.
+/// Spells out control characters in one line or cell, line breaks and tabs included, as `\u001b`.
 pub fn printable(text: &str) -> Cow<'_, str> {
     spelled(text, |_| false)
 }
 
-/// Several lines: the same, but for line breaks and tabs.
+/// Spells out control characters in several lines, except line breaks and tabs.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     spelled(text, |one| matches!(one, '\n' | '\t'))
 }
 
-/// A log line, whose colours are the logger's own: the same as [`printable`], but for the escape character, which the
-/// logger spells out in what it is given, and tabs.
+/// Spells out control characters in a log line, except tabs and the escape character, which the logger uses for its own colours and
+/// spells out in its arguments.
 pub fn printable_log_line(text: &str) -> Cow<'_, str> {
     spelled(text, |one| matches!(one, '\u{1b}' | '\t'))
 }
 
-/// A page: control characters that are no white space as the symbols for them, as ␛.
+/// Replaces control characters in a page, except white space, by their symbols, as ␛.
 pub fn with_symbols(page: &str) -> Cow<'_, str> {
     let is_shown = |one: char| !one.is_control() || matches!(one, '\n' | '\r' | '\t');
     if page.chars().all(is_shown) {

@@ -10,25 +10,25 @@ use super::occupancy::MAX_CLIENTS;
 use super::percentage::{FEWEST_SMS, sms_unbounded};
 use super::{GpuUuid, InvalidValue, TenantName, ThreadPercentage};
 
-/// How a daemon gives thread percentages to tenants that state neither a percentage nor SMs.
+/// Assignment of thread percentages to tenants that state neither a percentage nor SMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Provisioning {
     /// The strategy.
     #[serde(default)]
     pub strategy: ProvisioningStrategy,
-    /// Clients that the GPU is divided among; left out, the sum of the tenants' `max_clients`, or else the number of tenants. With strategy
-    /// `none` the threads are not divided, and these are the places that engines are offered.
+    /// Clients that the GPU is divided among; if it is left out, the sum of the tenants' `max_clients`, or else the number of tenants. With
+    /// strategy `none` the threads are not divided, and this is the number of places that engines are offered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 60)]
     pub expected_clients: Option<u32>,
 }
 
-/// How the threads of a GPU are divided among `n` clients.
+/// Strategy for dividing the threads of a GPU among `n` clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProvisioningStrategy {
-    /// They are not: a tenant that states nothing has the daemon's default percentage, or else 100.
+    /// No division: a tenant that states nothing has the daemon's default percentage, or else 100.
     #[default]
     None,
     /// 100/n for each client.
@@ -40,7 +40,7 @@ pub enum ProvisioningStrategy {
 }
 
 impl ProvisioningStrategy {
-    /// The word, as it is on the wire.
+    /// Returns the word in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -52,12 +52,12 @@ impl ProvisioningStrategy {
 }
 
 impl Provisioning {
-    /// Whether a strategy gives shares.
+    /// Returns true if a strategy gives shares.
     pub fn is_active(&self) -> bool {
         self.strategy != ProvisioningStrategy::None
     }
 
-    /// Refuses what is wrong in itself; the field comes first.
+    /// Refuses invalid values; an error comes with its field.
     pub fn check(&self) -> Result<(), (&'static str, InvalidValue)> {
         let field = "provisioning/expected_clients";
         match self.expected_clients {
@@ -73,9 +73,9 @@ impl Provisioning {
     }
 }
 
-/// How much more than others a tenant gets under the strategy `weighted`: a whole number from 1 to 1000.
+/// Weight of a tenant under the strategy `weighted`, relative to the others: a whole number from 1 to 1000.
 ///
-/// There is no weight 0: MPS gives every client at least 8 SMs, so that no tenant can be given nothing.
+/// There is no weight 0: MPS gives every client at least 8 SMs, so no tenant can be given nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct TenantWeight(u32);
@@ -118,7 +118,7 @@ impl std::fmt::Display for TenantWeight {
     }
 }
 
-/// Where the number of clients comes from that a GPU is divided among.
+/// Source of the number of clients that a GPU is divided among.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientCountSource {
@@ -145,14 +145,14 @@ impl SharingTenant {
     }
 }
 
-/// What the shares of a daemon's tenants are computed from: equal values give equal shares.
+/// Basis from which the shares of a daemon's tenants are computed: equal bases give equal shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShareBasis {
     /// The strategy.
     pub strategy: ProvisioningStrategy,
     /// Clients that the GPU is divided among.
     pub clients: u64,
-    /// Where that number comes from.
+    /// Source of that number.
     pub clients_from: ClientCountSource,
     /// Tenths of a percent that tenants with a share of their own take off.
     taken: u64,
@@ -166,8 +166,8 @@ pub struct ShareBasis {
 const WHOLE: u64 = 1000;
 
 impl ShareBasis {
-    /// The basis of shares for these tenants; `None` without a strategy. `taken` are the tenths of a percent that tenants with shares of
-    /// their own take off, counting each of their clients.
+    /// Builds the basis of shares for these tenants; `None` without a strategy. `taken` are the tenths of a percent that tenants with
+    /// shares of their own take off, counting each of their clients.
     pub fn new(provisioning: Provisioning, taken: u64, tenants: &[SharingTenant]) -> Option<Self> {
         if !provisioning.is_active() {
             return None;
@@ -184,19 +184,19 @@ impl ShareBasis {
         Some(Self { strategy: provisioning.strategy, clients, clients_from, taken, stated, weighted })
     }
 
-    /// The percentage that tenants with shares of their own take off, above 100 where they overlap.
+    /// Returns the percentage that tenants with shares of their own take off; it is above 100 if they overlap.
     pub fn taken_percentage(&self) -> f64 {
         #[allow(clippy::cast_precision_loss, reason = "tenths of a percent of at most 60 clients a tenant")]
         let tenths = self.taken as f64;
         tenths / 10.0
     }
 
-    /// Whether it leaves nothing to tenants that get their shares from the strategy.
+    /// Returns true if nothing is left for tenants that get their shares from the strategy.
     pub fn leaves_nothing(&self) -> bool {
         self.stated > 0 && self.taken >= WHOLE
     }
 
-    /// The share of each client of a tenant of this weight.
+    /// Returns the share of each client of a tenant with this weight.
     pub fn share(&self, weight: TenantWeight) -> ThreadPercentage {
         let rest = WHOLE.saturating_sub(self.taken);
         let clients = self.clients.max(1);
@@ -216,32 +216,32 @@ impl ShareBasis {
     }
 }
 
-/// What the strategy of a daemon gives its tenants.
+/// Shares that the strategy of a daemon gives its tenants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ProvisioningStatus {
     /// The strategy.
     pub strategy: ProvisioningStrategy,
     /// Clients that the GPU is divided among.
     pub clients: u64,
-    /// Where that number comes from.
+    /// Source of that number.
     pub clients_from: ClientCountSource,
-    /// Clients that all GPUs of the daemon are divided among: its GPUs × `expected_clients`; `null` where it states none.
+    /// Clients that all GPUs of the daemon are divided among: its GPUs × `expected_clients`; `null` if it states none.
     pub capacity: Option<u64>,
-    /// The percentage that tenants with a percentage or SMs of their own take off before the rest is divided: theirs × their
-    /// `max_clients`, or once where they state none.
+    /// The percentage that tenants with a percentage or SMs of their own take off before the rest is divided: for each of them, its
+    /// percentage × its `max_clients`, or its percentage once if it states none.
     pub taken_percentage: f64,
-    /// The shares of the daemon's tenants by name. In lists of tenants, and for users who see one tenant only, that of the tenant itself
-    /// alone; in lists of daemons, none.
+    /// The shares of the daemon's tenants, by name. Lists of tenants, and users who see one tenant only, get the share of that tenant only;
+    /// lists of daemons have none.
     pub shares: Vec<TenantShare>,
 }
 
 impl ProvisioningStatus {
-    /// Whether weights count.
+    /// Returns true if the strategy uses weights.
     pub fn is_weighted(&self) -> bool {
         self.strategy == ProvisioningStrategy::Weighted
     }
 
-    /// What each client of a tenant gets, and how that is computed, in words; `None` for a tenant that states its own share.
+    /// Describes the share of each client of a tenant, and its computation; `None` for a tenant that states its own share.
     pub fn share_of(&self, tenant: &TenantName) -> Option<String> {
         let share = self.shares.iter().find(|share| share.tenant == *tenant && !share.stated)?;
         let weight = if self.is_weighted() { format!(" (weight {})", share.weight) } else { String::new() };
@@ -249,7 +249,7 @@ impl ProvisioningStatus {
         Some(format!("Each client of {tenant} gets {percentage} %{weight}. {}", self.meaning()))
     }
 
-    /// What each client of each tenant gets, a line for each: `demo: weight 3, 37.5 %, 48 SMs`.
+    /// Describes the share of each tenant's clients, one line per tenant: `demo: weight 3, 37.5 %, 48 SMs`.
     pub fn shares_in_words(&self) -> Vec<String> {
         let words = |share: &TenantShare| {
             let mut parts = vec![format!("{} %", share.active_thread_percentage)];
@@ -270,7 +270,7 @@ impl ProvisioningStatus {
         self.shares.iter().map(words).collect()
     }
 
-    /// What is divided among how many clients, in words.
+    /// Describes the division: the part of the GPU that is divided, the rule, and the number of clients.
     pub fn meaning(&self) -> String {
         let from = match self.clients_from {
             ClientCountSource::ExpectedClients => "the daemon's expected_clients",
@@ -313,16 +313,16 @@ pub struct TenantShare {
     pub weight: TenantWeight,
     /// The percentage.
     pub active_thread_percentage: ThreadPercentage,
-    /// Whether the tenant states it by itself, as a percentage or as SMs; else the strategy gives it.
+    /// True if the tenant states it itself, as a percentage or as SMs; else the strategy gives it.
     pub stated: bool,
-    /// What that is of each GPU that the tenant sees.
+    /// The share in SMs, for each GPU that the tenant sees.
     pub gpus: Vec<SmShare>,
     /// Its connected clients that were started with another percentage, which they keep until they end.
     pub clients_with_another: u64,
 }
 
 impl TenantShare {
-    /// The SMs of a client, each number once where the GPUs have the same.
+    /// Returns the SMs of a client on each GPU, with equal neighbours merged: `48`, or `48 / 52`.
     pub fn sms(&self) -> String {
         let number =
             |share: &SmShare| share.predicted_sms.map_or_else(|| "?".to_owned(), |sms| sms.to_string());
@@ -331,25 +331,26 @@ impl TenantShare {
         numbers.join(" / ")
     }
 
-    /// Whether it is below what MPS gives every client, on one of its GPUs.
+    /// Returns true if it is below the minimum that MPS gives every client, on one of its GPUs.
     pub fn is_below_minimum(&self) -> bool {
         self.gpus.iter().any(|share| share.below_minimum)
     }
 }
 
-/// The SMs that a share is of a GPU.
+/// A share in SMs of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SmShare {
     /// The GPU.
     pub gpu: GpuUuid,
     /// SMs that a client is predicted to see; `null` where the SMs of the GPU are not known.
     pub predicted_sms: Option<u32>,
-    /// Whether the percentage is below what MPS gives every client, 8 SMs, so that the shares of all tenants come to more than the GPU.
+    /// True if the percentage is below the minimum of 8 SMs that MPS gives every client, so that the shares of all tenants may exceed
+    /// the GPU.
     pub below_minimum: bool,
 }
 
 impl SmShare {
-    /// What a percentage is of a GPU of so many SMs.
+    /// Computes the share of a percentage on a GPU with `total` SMs.
     pub fn of(gpu: GpuUuid, percentage: ThreadPercentage, total: Option<u32>) -> Self {
         let below_minimum =
             total.is_some_and(|total| sms_unbounded(percentage, total) < FEWEST_SMS.min(total));

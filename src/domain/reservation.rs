@@ -1,18 +1,18 @@
-//! Whether tenants of a daemon reserve what they may use, and how much of it.
+//! Reservation of memory and clients by the tenants of a daemon, and the over-commit ratio.
 
 use serde::{Deserialize, Serialize};
 
 use super::InvalidValue;
 
-/// Which tenants a daemon takes.
+/// Rule by which a daemon takes tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AdmissionMode {
     /// Every tenant, with or without limits. Nothing is reserved; processes are started while MPS has room for them.
     #[default]
     Open,
-    /// Tenants that state `device_memory_limit` and `max_clients`, while the sum of their products fits the memory of each GPU times
-    /// `memory_overcommit`, and that of `max_clients` what MPS takes.
+    /// Tenants that state `device_memory_limit` and `max_clients`, while the sum of their products fits into the memory of each GPU times
+    /// `memory_overcommit`, and the sum of `max_clients` does not exceed the clients that MPS takes.
     Reserved,
 }
 
@@ -22,7 +22,7 @@ pub enum AdmissionMode {
 pub struct OvercommitRatio(f64);
 
 impl OvercommitRatio {
-    /// Bytes that may be reserved on a GPU of `total` bytes.
+    /// Returns the bytes that may be reserved on a GPU of `total` bytes.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! A tenant's values once every default is filled in, and what they come to under what its daemon was read to hold.
+//! A tenant's values with every default filled in, and its effective values under the settings that its daemon was read to hold.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::tenant::{
 };
 use super::{GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 
-/// A tenant's values once every default is filled in.
+/// A tenant's values with every default filled in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
     /// The GPUs it sees, in the daemon's order.
@@ -24,25 +24,25 @@ pub struct Resolved {
     pub percentage: ThreadPercentage,
     /// Its priority.
     pub priority: Priority,
-    /// How its daemon shares out SMs: in static mode by partitions, and no percentage determines how many it sees.
+    /// Mode of its daemon: in static mode its partition determines the SMs that it sees, and no percentage does.
     pub mode: Mode,
 }
 
 impl Resolved {
-    /// SMs that a client is predicted to see on a GPU of so many; `None` where a partition decides it.
+    /// Returns the SMs that a client is predicted to see on a GPU of `total` SMs; `None` if a partition decides it.
     pub fn predicted_sms(&self, total: u32) -> Option<u32> {
         (self.mode == Mode::Shared).then(|| sms_for(self.percentage, total))
     }
 }
 
-/// The GPUs that a tenant sees, in the daemon's order.
+/// Returns the GPUs that a tenant sees, in the daemon's order.
 pub fn gpus_of(spec: &TenantSpec, daemon: &DaemonSpec) -> Vec<GpuUuid> {
     daemon.gpus.iter().filter(|uuid| spec.sees(uuid)).cloned().collect()
 }
 
-/// The percentage that a tenant states by itself; `sms` becomes the smallest that gives it.
+/// Returns the percentage that a tenant states itself; `sms` becomes the smallest percentage that gives it.
 ///
-/// Fails where no percentage gives exactly `sms` on the GPUs of the tenant.
+/// Fails if no percentage gives exactly `sms` on the GPUs of the tenant.
 pub fn stated_percentage(
     spec: &TenantSpec,
     daemon: &DaemonSpec,
@@ -73,9 +73,9 @@ pub fn stated_percentage(
     Ok(Some(percentage))
 }
 
-/// Fills in what the tenant leaves to its daemon; `basis` is that of the daemon's strategy, where it has one.
+/// Fills in the values that the tenant leaves to its daemon; `basis` is that of the daemon's strategy, if it has one.
 ///
-/// Fails where no percentage gives exactly `sms` on the GPUs of the tenant.
+/// Fails if no percentage gives exactly `sms` on the GPUs of the tenant.
 pub fn resolve(
     spec: &TenantSpec,
     daemon: &DaemonSpec,
@@ -109,13 +109,13 @@ fn no_percentage(sms: u32, total: u32) -> InvalidValue {
     ))
 }
 
-/// Memory that a client's context takes from its limit, about: 27.5 MiB and 3.7 MiB for each SM it sees (FACTS.md,
-/// "Limits"; measured on an H200).
+/// Returns the approximate memory that a client's context takes from its limit: 27.5 MiB and 3.7 MiB for each SM it sees
+/// (FACTS.md, "Limits"; measured on an H200).
 pub fn context_bytes(sms: u32) -> u64 {
     (275 + 37 * u64::from(sms)) * super::memory::MIB / 10
 }
 
-/// Why no client can start with this limit, where its context takes all of it.
+/// Returns the reason why no client can start with this limit, if its context takes all of it.
 pub fn below_context(limit: MemoryLimit, context: u64) -> Option<String> {
     (limit.bytes() <= context).then(|| {
         format!(
@@ -126,11 +126,11 @@ pub fn below_context(limit: MemoryLimit, context: u64) -> Option<String> {
     })
 }
 
-/// What a tenant's values come to under what its daemon was read to hold.
+/// Returns a tenant's effective values under the settings that its daemon was read to hold.
 ///
-/// The server's values are the largest among the daemon's tenants, so a tenant whose own value is smaller is
-/// held by its environment alone. On a daemon of several GPUs a client escapes the server's memory limit by
-/// renumbering its GPUs (recordings 05 and 07), so there only the environment counts.
+/// The server's values are the largest among the daemon's tenants, so for a tenant with a smaller value only its
+/// environment enforces it. On a daemon with several GPUs a client escapes the server's memory limit by
+/// renumbering its GPUs (recordings 05 and 07), so only the environment counts there.
 pub fn effective(
     resolved: &Resolved,
     gpus: &[Gpu],
@@ -179,7 +179,7 @@ pub fn effective(
                 Priority::BelowNormal => EnforcedBy::Environment,
             },
         },
-        // Of clients nothing is known here.
+        // The caller fills it in: clients are not known here.
         clients_with_other_limits: 0,
     })
 }

@@ -1,7 +1,7 @@
 //! Instants on the wire: RFC 3339 in UTC with milliseconds, as in `2026-11-25T05:03:49.123Z`.
 //!
-//! In memory and in SQLite an instant is an `i64` of unix milliseconds; serde writes it so with
-//! `#[serde(with = "rfc3339")]`, or `#[serde(with = "rfc3339::option")]`. Read is every RFC 3339 text with an offset.
+//! In memory and in SQLite an instant is an `i64` of unix milliseconds; serde writes it as text with
+//! `#[serde(with = "rfc3339")]`, or `#[serde(with = "rfc3339::option")]`. Any RFC 3339 text with an offset can be read.
 
 use jiff::Timestamp;
 use serde::de::{Deserializer, Error, Visitor};
@@ -9,9 +9,9 @@ use serde::ser::Serializer;
 
 use super::InvalidValue;
 
-/// The text of an instant given in unix milliseconds.
+/// Returns the text of an instant that is given in unix milliseconds.
 pub fn format(unix_ms: i64) -> String {
-    // Beyond the year 9999 there is no text; the nearest one that has a text is shown.
+    // An instant beyond the year 9999 has no text: the nearest instant that has one is shown.
     let at = Timestamp::from_millisecond(unix_ms).unwrap_or(if unix_ms < 0 {
         Timestamp::MIN
     } else {
@@ -48,7 +48,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D:
     deserializer.deserialize_str(Rfc3339Visitor)
 }
 
-/// The same for an instant that may be missing, which is `null`.
+/// Instants that may be missing, which are `null` on the wire.
 pub mod option {
     use serde::{Deserialize, Deserializer, Serializer};
 

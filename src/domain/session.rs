@@ -1,24 +1,24 @@
-//! Sessions of browsers: each stands for a token or a user of this host, and never grants more than that has now.
+//! Sessions of browsers: each stands for a token or a user of this host, and grants no more than the present grant of that.
 
 use super::token::{Digest, TokenId};
 
-/// Whom a session belongs to.
+/// Holder of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SessionHolder {
-    /// Of the holder of the admin token.
+    /// The holder of the admin token.
     AdminToken,
-    /// Of the holder of this token.
+    /// The holder of this token.
     Token(TokenId),
-    /// Of a user of this host, with what the configuration grants it at the time.
+    /// A user of this host, with the grant that the configuration gives it at the time of each request.
     User(u32),
 }
 
-/// A session as it is remembered.
+/// A session as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoginSession {
     /// The digest of the secret in its cookie.
     pub digest: Digest,
-    /// Whom it belongs to.
+    /// Its holder.
     pub holder: SessionHolder,
     /// When it was opened, in unix milliseconds.
     pub created_at: i64,
@@ -26,22 +26,22 @@ pub struct LoginSession {
     pub last_used_at: i64,
 }
 
-/// How long sessions last, in milliseconds.
+/// Lifetime of sessions, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// From its last use.
+    /// Time from its last use to its end.
     pub idle_ms: i64,
-    /// From its beginning, however much it is used.
+    /// Time from its beginning to its end, however much it is used.
     pub max_ms: i64,
 }
 
 impl SessionLimits {
-    /// When a session ends that is not used again.
+    /// Returns the time at which a session ends if it is not used again.
     pub fn end(self, created_at: i64, last_used_at: i64) -> i64 {
         self.last_end(created_at).min(last_used_at.saturating_add(self.idle_ms))
     }
 
-    /// When it ends however much it is used.
+    /// Returns the time at which a session ends however much it is used.
     pub fn last_end(self, created_at: i64) -> i64 {
         created_at.saturating_add(self.max_ms)
     }

@@ -1,8 +1,8 @@
 //! The shares that a daemon's strategy gives its tenants.
 //!
 //! Tenants with a percentage or SMs of their own take theirs off first, once for each of their `max_clients`; the rest of the GPU is
-//! divided among the others. The number counts all tenants of the daemon, whichever of its GPUs they see, since a process has one
-//! percentage for all its GPUs.
+//! divided among the others. The number of clients includes all tenants of the daemon, whichever of its GPUs they see, since a process
+//! has one percentage for all its GPUs.
 
 use super::daemon::DaemonSpec;
 use super::gpu::Gpu;
@@ -11,9 +11,9 @@ use super::resolution::{gpus_of, resolve, stated_percentage};
 use super::tenant::TenantSpec;
 use super::{InvalidValue, TenantName, ThreadPercentage};
 
-/// What the shares of a daemon's tenants are computed from; `None` where it has no strategy.
+/// Returns the basis from which the shares of a daemon's tenants are computed; `None` if it has no strategy.
 ///
-/// Fails where a tenant states SMs that no percentage gives.
+/// Fails if a tenant states SMs that no percentage gives.
 pub fn basis<'t>(
     daemon: &DaemonSpec,
     tenants: impl IntoIterator<Item = &'t TenantSpec>,
@@ -32,7 +32,7 @@ pub fn basis<'t>(
     Ok(ShareBasis::new(daemon.provisioning, taken, &sharing))
 }
 
-/// The shares as the API shows them; `None` where the daemon has no strategy, or where they cannot be computed.
+/// Returns the shares as the API shows them; `None` if the daemon has no strategy, or if they cannot be computed.
 ///
 /// `with_another` counts the connected clients of a tenant that were started with another percentage.
 pub fn status<'t>(
@@ -70,7 +70,8 @@ pub fn status<'t>(
     })
 }
 
-/// Clients that all GPUs of these daemons are divided among, as far as they say how many they expect; `None` where none does.
+/// Returns the number of clients that all GPUs of these daemons are divided among, for those that state `expected_clients`; `None` if none
+/// does.
 pub fn capacity<'d>(daemons: impl IntoIterator<Item = &'d DaemonSpec>) -> Option<u64> {
     let of_one =
         |daemon: &DaemonSpec| Some(u64::from(daemon.provisioning.expected_clients?) * count_of(&daemon.gpus));

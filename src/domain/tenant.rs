@@ -16,7 +16,7 @@ use super::{
 };
 use crate::condition::Condition;
 
-/// What an operator wants of a tenant.
+/// Desired state of a tenant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TenantSpec<G = GpuUuid> {
@@ -25,15 +25,15 @@ pub struct TenantSpec<G = GpuUuid> {
     /// The user its processes run as. It has no default: one left out would be root.
     #[schema(maximum = 4_294_967_294_u32)]
     pub uid: u32,
-    /// The GPUs of the daemon that it sees; left out or empty, all of them.
+    /// The GPUs of the daemon that it sees; all of them if it is left out or empty.
     #[serde(default = "Vec::new")]
     pub gpus: Vec<G>,
-    /// Memory that each of its processes may take, the context included: one size for every GPU, or one for each. Left out, and for a
-    /// GPU that is not named, the daemon's default, or else the whole GPU.
+    /// Memory that each of its processes may take, the context included: one size for every GPU, or one for each. If it is left out, and
+    /// for a GPU that is not named, it is the daemon's default, or else the whole GPU.
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<DeviceMemoryLimit>)]
     pub device_memory_limit: Option<DeviceMemoryLimit<G>>,
-    /// How many of its processes may be connected at once; left out, as many as MPS takes.
+    /// Most of its processes that may be connected at once; if it is left out, as many as MPS takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 60)]
     pub max_clients: Option<u32>,
@@ -41,32 +41,32 @@ pub struct TenantSpec<G = GpuUuid> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub sms: Option<u32>,
-    /// Share of the threads of the GPU; instead of SMs. Left out with `sms`, what the daemon's provisioning gives, or its default, or
-    /// else 100.
+    /// Share of the threads of the GPU; instead of SMs. If it and `sms` are left out, it is given by the daemon's provisioning, or is the
+    /// daemon's default, or else 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_thread_percentage: Option<ThreadPercentage>,
-    /// How much more than others it gets, where the daemon's provisioning is `weighted`.
+    /// Its weight relative to the other tenants, if the daemon's provisioning is `weighted`.
     #[serde(default)]
     #[schema(value_type = u32, minimum = 1, maximum = 1000)]
     pub weight: TenantWeight,
-    /// Its priority, a hint to the GPU; left out, the daemon's default, or else normal.
+    /// Its priority, a hint to the GPU; if it is left out, the daemon's default, or else normal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-    /// How its processes are told their GPUs.
+    /// Form in which its processes get their GPUs.
     #[serde(default, skip_serializing_if = "VisibleDevices::is_uuid")]
     pub visible_devices: VisibleDevices,
     /// Words for people and programs. Those that name a pod or a job are shown as its workload; the manager reads none otherwise.
     #[serde(default)]
     #[schema(schema_with = labels)]
     pub labels: BTreeMap<String, String>,
-    /// When it expires: from then on it admits no process, and it is deleted once it has none. Left out, it stays until it is
-    /// deleted.
+    /// Time at which it expires: from then on it admits no process, and it is deleted once it has none. If it is left out, the tenant stays
+    /// until it is deleted.
     #[serde(default, with = "crate::rfc3339::option", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<i64>,
 }
 
-/// Labels that a tenant has to have: each with a value, or with any.
+/// Labels that a tenant must have: each with a given value, or with any.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct LabelSelector(BTreeMap<String, Option<String>>);
@@ -76,7 +76,7 @@ impl LabelSelector {
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         let one = |part: &str| {
             let (key, value) = part.split_once('=').map_or((part, None), |(key, value)| (key, Some(value)));
-            // What other tools take beside these would else be a key that nothing has.
+            // The operators of other tools are refused, since they would be taken for a key that no tenant has.
             let is_other = key.contains(['!', '(', ')', '<', '>', ' '])
                 || value.is_some_and(|value| value.starts_with('='));
             if key.is_empty() || is_other {
@@ -90,7 +90,7 @@ impl LabelSelector {
         text.split(',').map(one).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether labels are such.
+    /// Returns true if these labels match.
     pub fn fits(&self, labels: &BTreeMap<String, String>) -> bool {
         self.0.iter().all(|(key, wanted)| {
             labels.get(key).is_some_and(|value| wanted.as_ref().is_none_or(|wanted| wanted == value))
@@ -98,14 +98,14 @@ impl LabelSelector {
     }
 }
 
-/// What `CUDA_VISIBLE_DEVICES` of a tenant's processes holds.
+/// Form of `CUDA_VISIBLE_DEVICES` of a tenant's processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VisibleDevices {
     /// UUIDs, which name the same GPU everywhere.
     #[default]
     Uuid,
-    /// `0`, for programs that take it for a number. Under a daemon with one GPU that is its GPU (recorded on H200s); a process that
+    /// `0`, for programs that expect a number. Under a daemon with one GPU that is its GPU (recorded on H200s); a process that
     /// runs outside MPS by mistake gets the first GPU of the host.
     Ordinal,
 }
@@ -142,7 +142,7 @@ fn labels() -> utoipa::openapi::schema::Object {
 }
 
 impl TenantSpec<GpuRef> {
-    /// The same spec with its GPUs named by UUID, in PCI order; the field that names an unknown one is given with the error.
+    /// Resolves its GPUs to UUIDs, in PCI order; an error comes with the field that names an unknown GPU.
     pub fn resolve_gpus(self, known: &[Gpu]) -> Result<TenantSpec, (&'static str, InvalidValue)> {
         let gpus = self.gpus.iter().map(|gpu| gpu.resolve(known)).collect::<Result<Vec<&Gpu>, _>>();
         let mut gpus = gpus.map_err(|error| ("gpus", error))?;
@@ -188,28 +188,28 @@ impl TenantSpec<GpuRef> {
 }
 
 impl TenantSpec {
-    /// Whether the tenant sees this GPU of its daemon.
+    /// Returns true if the tenant sees this GPU of its daemon.
     pub fn sees(&self, gpu: &GpuUuid) -> bool {
         self.gpus.is_empty() || self.gpus.contains(gpu)
     }
 
-    /// Its memory limit on a GPU, its own or the daemon's default.
+    /// Returns its memory limit on a GPU: its own, or the daemon's default.
     pub fn memory_limit(&self, daemon: &DaemonSpec, gpu: &GpuUuid) -> Option<MemoryLimit> {
         let on = |limit: &Option<DeviceMemoryLimit>| limit.as_ref().and_then(|limit| limit.on(gpu));
         on(&self.device_memory_limit).or_else(|| on(&daemon.defaults.device_memory_limit))
     }
 
-    /// Whether it states its share of the SMs by itself.
+    /// Returns true if it states its share of the SMs itself.
     pub fn states_share(&self) -> bool {
         self.sms.is_some() || self.active_thread_percentage.is_some()
     }
 
-    /// Whether it has expired.
+    /// Returns true if it has expired.
     pub fn has_expired(&self, now: i64) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }
 
-    /// Refuses an expiry that has passed already; `(field, reason)`.
+    /// Refuses an expiry that has passed already, with the field and the reason.
     pub fn check_expiry(&self, now: i64) -> Result<(), (&'static str, InvalidValue)> {
         match self.expires_at.filter(|_| self.has_expired(now)) {
             None => Ok(()),
@@ -223,7 +223,7 @@ impl TenantSpec {
         }
     }
 
-    /// Refuses a spec that is wrong in itself; `(field, reason)`.
+    /// Refuses a spec that is invalid on any host, with the field and the reason.
     pub fn check(&self) -> Result<(), (&'static str, InvalidValue)> {
         if self.sms.is_some() && self.active_thread_percentage.is_some() {
             let text = "sms and active_thread_percentage exclude each other: give one of them";
@@ -273,7 +273,7 @@ fn unseen_limit(gpu: &str) -> InvalidValue {
     ))
 }
 
-/// A tenant as it is remembered.
+/// A tenant as it is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tenant {
     /// Its name.
@@ -290,67 +290,67 @@ pub struct Tenant {
     pub updated_at: i64,
     /// Its directory in the runtime directory, which is never reused.
     pub directory: TenantDirectory,
-    /// Whether it is drained; a change of its expiry takes that back.
+    /// True while it is being drained; a change of its expiry ends the drain.
     pub draining: bool,
 }
 
 impl Tenant {
-    /// Whether it admits no process at `now`, in milliseconds since 1970, and is deleted once it has none. A drain does not depend on the
+    /// Returns true if it admits no process at `now`, in unix milliseconds, and is deleted once it has none. A drain does not depend on the
     /// clock, which may be set back.
     pub fn has_expired(&self, now: i64) -> bool {
         self.draining || self.spec.has_expired(now)
     }
 }
 
-/// What makes a value hold.
+/// Mechanism that enforces a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EnforcedBy {
-    /// The server holds the client to it, whatever the client's environment says.
+    /// The server enforces it, whatever the client's environment contains.
     Server,
-    /// Only the environment that the client was given; a process that changes it escapes.
+    /// Only the environment that the client was given enforces it; a process that changes its environment escapes it.
     Environment,
     /// Nothing: there is no limit.
     None,
 }
 
-/// A tenant's memory limit on a GPU, and what holds it.
+/// A tenant's memory limit on a GPU, and its enforcement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EffectiveMemory {
     /// The GPU.
     pub gpu: GpuUuid,
     /// The limit in bytes; `null` is the whole GPU.
     pub bytes: Option<u64>,
-    /// What holds it.
+    /// Mechanism that enforces it.
     pub enforced_by: EnforcedBy,
 }
 
-/// A tenant's thread percentage, what holds it, and the SMs it comes to.
+/// A tenant's thread percentage, its enforcement, and the SMs that it gives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EffectiveThreads {
     /// The percentage.
     pub active_thread_percentage: ThreadPercentage,
-    /// SMs that a client is predicted to see; `null` where the SMs of the GPU are not known, and in static mode, where
+    /// SMs that a client is predicted to see; `null` if the SMs of the GPU are not known, and in static mode, where
     /// its partition decides.
     pub predicted_sms: Option<u32>,
-    /// Whether the prediction was measured on this kind of GPU (132-SM H200) or only follows from it.
+    /// True if the prediction was measured on this kind of GPU (132-SM H200); else it follows from those measurements.
     pub measured_on_this_gpu: bool,
-    /// What holds it.
+    /// Mechanism that enforces it.
     pub enforced_by: EnforcedBy,
-    /// In static mode, its partition of each GPU, which decides in place of the percentage; left out in shared mode.
+    /// In static mode, its partition of each GPU, which counts instead of the percentage; left out in shared mode.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<EffectivePartition>,
 }
 
 impl EffectiveThreads {
-    /// SMs that a client sees of a GPU, where it is the same number on each.
+    /// Returns the SMs of a GPU that a client sees, if it is the same number on each.
     pub fn sms(&self) -> Option<u32> {
         let Some(first) = self.partitions.first() else { return self.predicted_sms };
         self.partitions.iter().all(|one| one.sms == first.sms).then_some(first.sms)
     }
 }
 
-/// A partition that a tenant is handed out.
+/// A partition that is handed out to a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EffectivePartition {
     /// Its GPU.
@@ -361,16 +361,16 @@ pub struct EffectivePartition {
     pub sms: u32,
 }
 
-/// A tenant's priority and what holds it.
+/// A tenant's priority, and its enforcement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EffectivePriority {
     /// The priority.
     pub priority: Priority,
-    /// What holds it.
+    /// Mechanism that enforces it.
     pub enforced_by: EnforcedBy,
 }
 
-/// What a tenant's values come to, as read back from its daemon.
+/// Effective values of a tenant, as read back from its daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TenantEffective {
     /// When its daemon was read.
@@ -389,7 +389,7 @@ pub struct TenantEffective {
 }
 
 impl TenantEffective {
-    /// Its clients that have other limits, in words.
+    /// Describes the clients that have other limits.
     pub fn other_limits(&self) -> Option<String> {
         match self.clients_with_other_limits {
             0 => None,
@@ -401,7 +401,7 @@ impl TenantEffective {
     }
 }
 
-/// What the manager saw of a tenant.
+/// Observed state of a tenant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TenantStatus {
     /// The tenant's generation that its daemon was last seen to hold, 0 for none.
@@ -410,40 +410,40 @@ pub struct TenantStatus {
     pub conditions: Vec<Condition>,
     /// The GPUs its clients see.
     pub gpus: Vec<GpuUuid>,
-    /// What was read back; `null` before that.
+    /// Effective values; `null` until they were read back.
     pub effective: Option<TenantEffective>,
-    /// Its processes that are connected now.
+    /// Number of its processes that are connected now.
     pub clients: u32,
-    /// Its processes that came while its daemon may not be used, and wait to be admitted.
+    /// Its processes that came while its daemon could not be used, and wait to be admitted.
     #[serde(default)]
     pub waiting: Vec<WaitingProcess>,
-    /// Its processes that wait for a slot, as `mps-manager run --wait` does.
+    /// Number of its processes that wait for a slot, as `mps-manager run --wait` does.
     #[serde(default)]
     pub queued: u64,
-    /// Whether it is drained: it admits no process, and is deleted once it has none. A change of its expiry takes that back. Left out where it
-    /// is not.
+    /// True while it is being drained: it admits no process, and is deleted once it has none. A change of its expiry ends the drain. Left
+    /// out if false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
-    /// Tenants whose memory limit only their environment holds, because this tenant has none: the server of all of them has no limit
-    /// then. Left out where there are none, and for users who see one tenant only.
+    /// Tenants whose memory limit is enforced by their environment only, because this tenant has none, so their common server has no limit.
+    /// Left out if there are none, and for users who see one tenant only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weakens: Vec<TenantName>,
-    /// What the daemon's strategy gives, and what the number is that it divides by; left out without a strategy.
+    /// Shares that the daemon's strategy gives, and the number of clients that it divides by; left out without a strategy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioning: Option<ProvisioningStatus>,
-    /// What a CUDA client in its environment saw; left out before the first verification.
+    /// Verification by a CUDA client in its environment; left out before the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
 }
 
-/// A CUDA process that waits for its daemon to be back.
+/// A CUDA process that waits until its daemon can be used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct WaitingProcess {
     /// Its process ID.
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// Since when it waits.
+    /// Time since which it waits.
     #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub since: i64,

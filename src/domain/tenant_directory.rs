@@ -7,7 +7,7 @@ use super::InvalidValue;
 pub struct TenantDirectory(String);
 
 impl TenantDirectory {
-    /// How many characters each of them has.
+    /// Number of characters of each name.
     pub const LENGTH: usize = 10;
 
     /// Parses ten lower-case hexadecimal digits.
@@ -22,7 +22,7 @@ impl TenantDirectory {
         )))
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

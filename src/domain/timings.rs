@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 /// Pauses and deadlines, in milliseconds.
 ///
-/// `[timings]` in the configuration of a simulated host overrides them; on a real host they are what they are here.
+/// `[timings]` in the configuration of a simulated host overrides them; on a real host they have the values here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timings {
-    /// Longest pause between two readings of the GPUs and of what is around the daemons, and between two polls of a daemon whose logs do
-    /// not report every change.
+    /// Longest pause between two readings of the GPUs and of the surroundings of the daemons, and between two polls of a daemon whose logs
+    /// do not report every change.
     pub refresh_ms: u32,
-    /// Longest pause between two readings of the processes on the GPUs: what they hold, and who is outside MPS.
+    /// Longest pause between two readings of the processes on the GPUs: their memory, and those outside MPS.
     pub processes_ms: u32,
     /// Pause before something that is blocked is tried again: a start, a probe, a compute mode.
     pub blocked_retry_ms: u32,
@@ -21,17 +21,17 @@ pub struct Timings {
     pub hung_poll_ms: u32,
     /// Pause after the second of several deaths of a daemon; it doubles with each further one.
     pub backoff_first_ms: u32,
-    /// Longest such pause.
+    /// Longest pause after the death of a daemon.
     pub backoff_longest_ms: u32,
-    /// Pause between two checks of a drain of which no process has ended.
+    /// Pause between two checks of a drain while no process of it ends.
     pub drain_poll_ms: u32,
     /// Longest time for one call of the GPU driver.
     pub driver_call_ms: u32,
-    /// Pause between two looks for a driver that was not there at the start.
+    /// Pause between two attempts to find a driver that was missing at the start.
     pub driver_wait_ms: u32,
-    /// Pause after which a stream in which nothing happened says that it is still there.
+    /// Pause after which an idle stream sends a heartbeat.
     pub stream_heartbeat_ms: u32,
-    /// Pause between two times that freed memory is given back.
+    /// Pause between two releases of freed memory to the system.
     pub release_memory_ms: u32,
 }
 
@@ -54,7 +54,7 @@ impl Default for Timings {
 }
 
 impl Timings {
-    /// A number of milliseconds as a duration.
+    /// Returns a number of milliseconds as a duration.
     pub fn duration(milliseconds: u32) -> Duration {
         Duration::from_millis(milliseconds.into())
     }

@@ -1,8 +1,8 @@
 //! Tokens and other secrets that are shown to the manager: made, read and compared.
 //!
-//! A secret is kept nowhere: what is stored of it is its SHA-256. That is right here and would be wrong for a password,
-//! which a person chooses and others can guess, so that each guess has to be made expensive: a secret of 256 random
-//! bits cannot be guessed at any price, and a slow hash would only be a way to keep the manager busy.
+//! A secret is stored nowhere; only its SHA-256 is. That is right here and would be wrong for a password, which a person
+//! chooses and others can guess, so that each guess has to be made expensive: a secret of 256 random bits cannot be guessed
+//! at any price, and a slow hash would only let callers keep the manager busy.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ use super::name::TokenName;
 use super::rfc3339;
 use super::token_id::is_hex;
 
-/// What a token's text begins with, by which leak scanners know it.
+/// Prefix of a token's text, by which leak scanners recognize it.
 pub const PREFIX: &str = "mpsm_";
 /// Letters of a secret.
 const SECRET_LETTERS: usize = 64;
@@ -28,23 +28,23 @@ const SECRET_LETTERS: usize = 64;
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The digest of a secret's text.
+    /// Returns the digest of a secret's text.
     pub fn of(secret: &str) -> Self {
         Self(Sha256::digest(secret.as_bytes()).into())
     }
 
-    /// A digest as it was stored.
+    /// Reads a digest as it was stored.
     pub fn stored(bytes: &[u8]) -> Result<Self, InvalidValue> {
         let bytes = bytes.try_into();
         bytes.map(Self).map_err(|_| InvalidValue("a digest has 32 bytes".to_owned()))
     }
 
-    /// Its bytes, by which it is found in a table: who shows a secret does not choose its digest.
+    /// Returns its bytes as a key for tables: whoever presents a secret cannot choose its digest.
     pub fn key(&self) -> [u8; 32] {
         self.0
     }
 
-    /// Its bytes, to be stored.
+    /// Returns its bytes, to be stored.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -71,33 +71,33 @@ impl std::fmt::Debug for Digest {
 pub struct Secret(String);
 
 impl Secret {
-    /// The secret of these random bytes.
+    /// Builds a secret from random bytes.
     pub fn new(random: [u8; SECRET_LETTERS / 2]) -> Self {
         Self(hex::encode(random))
     }
 
-    /// A secret as a caller presents it.
+    /// Takes a secret as a caller presents it.
     pub fn shown(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// The text, for its owner.
+    /// Returns the text, for its owner.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Its digest.
+    /// Returns its digest.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.0)
     }
 
-    /// The token of this secret: `mpsm_<id>_<secret>`.
+    /// Returns the token of this secret: `mpsm_<id>_<secret>`.
     #[must_use]
     pub fn token(&self, id: &TokenId) -> Self {
         Self(format!("{PREFIX}{id}_{}", self.0))
     }
 
-    /// The ID in a token and the secret after it; `None` for what is no token of this form.
+    /// Returns the ID in a token and the secret after it; `None` if the text is not a token of this form.
     pub fn parts(&self) -> Option<(TokenId, Self)> {
         let (id, secret) = self.0.strip_prefix(PREFIX)?.split_once('_')?;
         let id = TokenId::parse(id).ok()?;
@@ -105,10 +105,10 @@ impl Secret {
     }
 }
 
-/// A text in which a caller may have put a secret where it does not belong, without it: for logs and records.
+/// Redacts secrets in a text in which a caller may have put one by mistake, for logs and records.
 ///
-/// A token is known by its prefix. The admin token, a session and a code have none, so as many hexadecimal digits in a row as
-/// most of one of them are taken for one, too: what a shorter piece leaves out cannot be guessed.
+/// A token is recognized by its prefix. The admin token, a session and a code have none, so a run of hexadecimal digits that is
+/// most of one of them is redacted, too; a shorter piece lacks too many digits to guess the rest.
 pub fn without_secrets(text: &str) -> Cow<'_, str> {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let mut shown = String::new();
@@ -139,20 +139,20 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A token as it is remembered.
+/// A token as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// What names it.
+    /// Its ID.
     pub id: TokenId,
-    /// What it is for.
+    /// Its name, which says its purpose.
     pub name: TokenName,
     /// The digest of its secret.
     pub digest: Digest,
-    /// What its holder may do.
+    /// Grant of its holder.
     pub grant: Grant,
     /// When it was made, in unix milliseconds.
     pub created_at: i64,
-    /// Who made it.
+    /// Actor that made it.
     pub created_by: String,
     /// When it ends by itself, in unix milliseconds.
     pub expires_at: Option<i64>,
@@ -162,11 +162,11 @@ pub struct Token {
     pub revoked_at: Option<i64>,
 }
 
-/// Whether a token can be used.
+/// State of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenState {
-    /// It can.
+    /// It can be used.
     Active,
     /// Its time is over.
     Expired,
@@ -175,7 +175,7 @@ pub enum TokenState {
 }
 
 impl Token {
-    /// Whether it can be used at a time.
+    /// Returns its state at a time.
     pub fn state(&self, now: i64) -> TokenState {
         match (self.revoked_at, self.expires_at) {
             (Some(_), _) => TokenState::Revoked,
@@ -184,7 +184,7 @@ impl Token {
         }
     }
 
-    /// What the audit holds of it: nothing of its secret.
+    /// Returns the fields that the audit log records, without anything of its secret.
     pub fn on_record(&self) -> serde_json::Value {
         serde_json::json!({
             "name": self.name,

@@ -1,4 +1,4 @@
-//! What names a token.
+//! IDs of tokens.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,14 +7,14 @@ use super::InvalidValue;
 /// Letters of an ID.
 const ID_LETTERS: usize = 16;
 
-/// What names a token without giving it away: 16 hexadecimal digits.
+/// ID of a token, which does not reveal its secret: 16 hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schema(value_type = String, pattern = "^[0-9a-f]{16}$", example = "0123456789abcdef")]
 pub struct TokenId(String);
 
 impl TokenId {
-    /// The ID of these random bytes.
+    /// Builds an ID from random bytes.
     pub fn new(random: [u8; ID_LETTERS / 2]) -> Self {
         Self(hex::encode(random))
     }
@@ -29,7 +29,7 @@ impl TokenId {
         )))
     }
 
-    /// The ID as text.
+    /// Returns the ID as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -63,7 +63,7 @@ impl From<TokenId> for String {
     }
 }
 
-/// Whether a text is this many lower-case hexadecimal digits.
+/// Returns true if a text consists of this many lower-case hexadecimal digits.
 pub(super) fn is_hex(text: &str, letters: usize) -> bool {
     text.len() == letters && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }

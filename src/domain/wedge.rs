@@ -1,22 +1,22 @@
-//! What is done about a daemon whose server hangs.
+//! Handling of a daemon whose server hangs.
 
 use serde::{Deserialize, Serialize};
 
 use super::InvalidValue;
 
-/// What to do about a server that hangs while clients are connected to it, which go on working until it ends.
+/// Policy for a server that hangs while clients are connected to it, which go on working until it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WedgePolicy {
-    /// Wait for them for `wedge_grace_s`, then replace the server, which ends their work; one that no client works on is
+    /// Wait for the clients for `wedge_grace_s`, then replace the server, which ends their work. A server on which no client works is
     /// replaced at once.
     #[default]
     Replace,
-    /// Wait until the last of them has left, however long that takes, and replace the server then.
+    /// Wait until the last client has ended, however long that takes, then replace the server.
     Wait,
 }
 
-/// Seconds that clients which are connected to a server that hangs are waited for: 0 to 3600.
+/// Seconds to wait for clients of a server that hangs: 0 to 3600.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct WedgeGrace(u32);
@@ -25,13 +25,13 @@ impl WedgeGrace {
     /// The longest grace, in seconds.
     pub const LONGEST: u32 = 3600;
 
-    /// The same in milliseconds.
+    /// Returns the grace in milliseconds.
     pub fn as_millis(self) -> i64 {
         i64::from(self.0) * 1000
     }
 }
 
-/// Short enough that a daemon is ready again within ten seconds.
+/// Five seconds: short enough that a daemon is ready again within ten.
 impl Default for WedgeGrace {
     fn default() -> Self {
         Self(5)
@@ -64,27 +64,27 @@ impl std::fmt::Display for WedgeGrace {
     }
 }
 
-/// How a daemon handles a server that hangs.
+/// Settings of a daemon for a server that hangs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WedgeSettings {
-    /// Whether connected clients are waited for without limit.
+    /// Policy: connected clients are waited for up to the grace, or without limit.
     pub policy: WedgePolicy,
-    /// How long they are waited for otherwise.
+    /// Grace for connected clients, where the policy has one.
     pub grace: WedgeGrace,
 }
 
-/// A server, or a control daemon, that was killed since it did not answer.
+/// A server or a control daemon that was killed because it did not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplacedProcess {
-    /// When, in unix milliseconds.
+    /// Time at which it was killed, in unix milliseconds.
     pub at: i64,
     /// Its process.
     pub pid: u32,
-    /// Whether it is the control daemon.
+    /// True if it is the control daemon; else it is a server.
     pub is_daemon: bool,
     /// Processes that waited to become clients.
     pub waiting: Vec<u32>,
-    /// Processes that were at work, and have lost it; `None` where that is not known.
+    /// Processes that lost their work; `None` if they are not known.
     pub working: Option<Vec<u32>>,
 }
 
@@ -107,7 +107,7 @@ impl std::fmt::Display for ReplacedProcess {
 /// The most processes that a message names.
 const NAMED: usize = 8;
 
-/// Processes by number, in words.
+/// Names processes by number, the first few of them.
 pub fn processes(pids: &[u32]) -> String {
     let named: Vec<String> = pids.iter().take(NAMED).map(ToString::to_string).collect();
     let more = pids.len().saturating_sub(NAMED);

@@ -1,5 +1,5 @@
-//! What a tenant was made for, by its labels: the container of a pod, or a job. The Kubernetes plugin and the Prolog of Slurm write them, since
-//! `kube-81732caa7a79` says nothing to whoever runs the pod.
+//! Workload of a tenant, by its labels: the container of a pod, or a job. The Kubernetes plugin and the Prolog of Slurm write these labels,
+//! since the name `kube-81732caa7a79` means nothing to whoever runs the pod.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ pub const JOB: &str = "slurm-job";
 /// The label with the user of a Slurm job.
 pub const USER: &str = "slurm-user";
 
-/// What a tenant was made for.
+/// Workload that a tenant was created for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Workload {
@@ -40,7 +40,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// What the labels of a tenant say; `None` where they name neither a pod nor a job.
+    /// Reads the workload from the labels of a tenant; `None` if they name neither a pod nor a job.
     pub fn of(labels: &BTreeMap<String, String>) -> Option<Self> {
         let label = |key: &str| labels.get(key).filter(|value| !value.is_empty()).cloned();
         match (label(NAMESPACE), label(POD)) {
@@ -51,7 +51,7 @@ impl Workload {
         }
     }
 
-    /// The labels that say so.
+    /// Returns the labels of the workload.
     pub fn labels(&self) -> BTreeMap<String, String> {
         let pairs = match self {
             Self::Container { namespace, pod, container } => {
@@ -62,7 +62,7 @@ impl Workload {
         pairs.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.clone()))).collect()
     }
 
-    /// The labels that say so, by what they are called in metrics.
+    /// Returns the labels of the workload by their names in metrics.
     pub fn metric_labels(&self) -> [(&'static str, String); 5] {
         let text = |value: Option<&String>| value.cloned().unwrap_or_default();
         let (namespace, pod, container, job, user) = match self {
@@ -82,7 +82,7 @@ impl Workload {
     }
 }
 
-/// `pod prod/web-0/app`, `job 4711 of alice`.
+/// Writes `pod prod/web-0/app`, or `job 4711 of alice`.
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,8 +1,8 @@
-//! Whether a daemon takes a set of tenants, with the arithmetic shown.
+//! Admission: checks that a daemon can take a set of tenants, and shows the arithmetic in each refusal.
 //!
 //! With `admission: open` nothing is reserved. With `reserved` a tenant reserves its memory limit × `max_clients` on each of its
-//! GPUs, since MPS limits a process and not a tenant, and as many of the clients that MPS takes. Percentages are not added up: MPS lets
-//! them overlap, and they reserve nothing.
+//! GPUs, since MPS limits a process and not a tenant, and `max_clients` of the clients that MPS takes. Percentages are not added up: MPS
+//! lets them overlap, and they reserve nothing.
 
 mod of_gpu;
 mod refusal;
@@ -20,16 +20,16 @@ use super::shares;
 use super::tenant::{TenantSpec, VisibleDevices};
 use super::{GpuUuid, TenantName};
 
-/// What the processes of a tenant may hold together on a GPU, in bytes: its limit × `max_clients`, or once where that is left
-/// out. `None` without a limit.
+/// Returns the memory that all processes of a tenant may hold on a GPU, in bytes: its limit × `max_clients`, or the limit once if
+/// `max_clients` is not set. `None` without a limit.
 pub fn memory_of(tenant: &TenantSpec, daemon: &DaemonSpec, gpu: &GpuUuid) -> Option<u64> {
     let limit = tenant.memory_limit(daemon, gpu)?;
     Some(limit.bytes().saturating_mul(u64::from(tenant.max_clients.unwrap_or(1))))
 }
 
-/// Checks that `tenants` fit on `daemon`; the last of them is the one being written, which a refusal is worded for.
+/// Checks that `tenants` fit on `daemon`. The last of them is the one being written, and refusals are worded for it.
 ///
-/// `ceiling` is how many clients one device of this daemon's version takes (48 on 13.0, 60 from 13.1).
+/// `ceiling` is the number of clients that one device takes with this daemon's version of MPS (48 on 13.0, 60 from 13.1).
 pub fn admit(
     daemon_name: &str,
     daemon: &DaemonSpec,
@@ -98,7 +98,7 @@ pub fn on_gpus_of(
     })
 }
 
-/// Refuses ordinals where several GPUs would have to be numbered: how a client numbers those of its daemon was not recorded.
+/// Refuses ordinals on a daemon with several GPUs: the order in which a client numbers them was not recorded.
 fn numbered_gpus(
     daemon_name: &str,
     daemon: &DaemonSpec,
@@ -118,10 +118,10 @@ fn numbered_gpus(
     }
 }
 
-/// Tenants that are named in a refusal; of more, the others are counted.
+/// Number of tenants that a refusal names; further ones are counted.
 const NAMED: usize = 12;
 
-/// Terms, of which the last is what the statement is about.
+/// Joins terms, shortening long lists. The last term is always kept, since the refusal is about it.
 fn listed(terms: &[String], joiner: &str) -> String {
     match terms {
         [first @ .., last] if terms.len() > NAMED => {
@@ -237,7 +237,7 @@ fn within_gpu(gpu: &Gpu, here: &[&(TenantName, TenantSpec)]) -> Result<(), Admis
     Ok(())
 }
 
-/// Keeps what tenants reserve of a GPU's memory within it, times the over-commit ratio.
+/// Refuses tenants that together reserve more of a GPU's memory than it has, times the over-commit ratio.
 fn memory_fits(
     daemon_name: &str,
     daemon: &DaemonSpec,
@@ -279,7 +279,7 @@ fn memory_fits(
     })
 }
 
-/// Why nothing can be reserved of a GPU that does not say how much memory it has.
+/// Explains why nothing can be reserved of a GPU whose memory size the driver does not report.
 pub(crate) fn unreserved(gpu: &Gpu) -> String {
     format!(
         "the driver does not report how much memory GPU {} ({}) has, as of a GPU that shares the host's, so nothing can be reserved of it: \
@@ -298,7 +298,7 @@ fn must_state(daemon: &str, tenant: &TenantName, field: &'static str) -> Admissi
     }
 }
 
-/// Keeps the clients that tenants reserve within what MPS takes.
+/// Refuses tenants that together reserve more clients than MPS takes on a GPU.
 fn clients_fit(
     daemon_name: &str,
     gpu: &Gpu,

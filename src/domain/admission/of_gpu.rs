@@ -1,5 +1,5 @@
-//! What a GPU itself cannot do for a daemon and its tenants: what its generation lacks, how many clients it takes, what its driver does not
-//! report.
+//! Limits of the GPU itself that a daemon and its tenants have to fit: features that its generation lacks, the number of clients that it
+//! takes, and values that its driver does not report.
 
 use super::refusal::AdmissionError;
 use crate::daemon::{DaemonSpec, Mode};
@@ -8,7 +8,7 @@ use crate::provisioning::ProvisioningStrategy;
 use crate::tenant::TenantSpec;
 use crate::{DeviceMemoryLimit, TenantName, ThreadPercentage};
 
-/// Refuses a daemon that expects more clients than its GPUs take. Not asked when a tenant is written, which cannot change it.
+/// Refuses a daemon that expects more clients than its GPUs take. It is not checked when a tenant is written, which cannot change it.
 pub fn expected_clients_fit(
     daemon_name: &str,
     daemon: &DaemonSpec,
@@ -29,7 +29,7 @@ pub fn expected_clients_fit(
     Ok(())
 }
 
-/// How many clients a GPU takes, and what to do.
+/// Returns the end of a refusal: the number of clients that a GPU takes, and the remedy.
 pub(super) fn takes(gpu: &Gpu, ceiling: u32) -> String {
     let of = if gpu.is_before_volta() { "as every GPU before Volta" } else { "with this version of MPS" };
     format!("GPU {} ({}) takes {ceiling} {of}: give at most that", gpu.index, gpu.name)
@@ -73,7 +73,8 @@ pub(super) fn static_before_ampere(
     }
 }
 
-/// Refuses what MPS does not have on GPUs before Volta, where it would be taken and hold nobody (NVIDIA's documentation).
+/// Refuses settings that MPS does not support on GPUs before Volta: it would accept them there and enforce nothing (NVIDIA's
+/// documentation).
 pub(super) fn before_volta(
     daemon_name: &str,
     daemon: &DaemonSpec,

@@ -1,11 +1,11 @@
-//! Why a set of tenants does not fit.
+//! Refusals of admission.
 
-/// Why a set of tenants does not fit; `field` is the part of the spec that the caller should check first.
+/// Reason why a set of tenants does not fit; `field` is the part of the spec that the caller should check first.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{detail}")]
 pub struct AdmissionError {
-    /// The field of the tenant's spec.
+    /// Field of the tenant's spec.
     pub field: &'static str,
-    /// What does not fit, the sum, and what would fit.
+    /// Explanation for the caller: the value that does not fit, the sum, and a value that would fit.
     pub detail: String,
 }

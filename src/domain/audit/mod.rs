@@ -1,6 +1,7 @@
-//! The audit: who did what, from where, and what came of it, chained so that a row that is changed, deleted or put in is found.
+//! The audit log: each attempted action with its actor, origin and outcome. Its rows are chained by hashes, so that a row that is changed,
+//! deleted or inserted is detected.
 //!
-//! `docs/audit.md` says how a third party checks the chain; [`AuditRecord::digest`] is the same in code.
+//! `docs/audit.md` explains how a third party checks the chain; [`AuditRecord::digest`] is the same procedure in code.
 
 mod target;
 mod words;
@@ -13,7 +14,7 @@ pub use target::{Target, shown_path};
 use super::access::{Actor, Grant, Origin, Principal, Role};
 use super::rfc3339;
 
-/// What stands in the place of the hash before the first row.
+/// Hash that precedes the first row.
 pub const GENESIS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// The action of the manager that deletes a tenant because it has expired.
@@ -27,7 +28,7 @@ pub enum AuditOutcome {
     Done,
     /// It was refused, and nothing was done.
     Refused,
-    /// The manager failed at it; what it had written before stands in rows of its own.
+    /// The manager failed to do it; anything that it had written before has rows of its own.
     Failed,
 }
 
@@ -45,26 +46,26 @@ impl AuditOutcome {
 /// An attempted action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptedAction {
-    /// Who.
+    /// The actor.
     pub actor: String,
-    /// What they are granted.
+    /// The actor's grant.
     pub granted: String,
-    /// From where.
+    /// The actor's address.
     pub origin: String,
-    /// Whether it is the manager itself.
+    /// True if the actor is the manager itself.
     pub is_manager: bool,
     /// The request, by the ID that its answer has.
     pub request: Option<String>,
-    /// What, as method and route.
+    /// The action, as method and route.
     pub action: String,
-    /// On what.
+    /// Target of the action.
     pub target: Target,
-    /// Whether it adopts or releases a daemon: the daemon is not created or deleted then.
+    /// True if the action adopts or releases a daemon, which is then neither created nor deleted.
     pub adoption: bool,
 }
 
 impl AttemptedAction {
-    /// A caller tries something.
+    /// Builds the attempt of an authenticated caller.
     pub fn of(actor: &Actor, request: Option<String>, action: String, target: Target) -> Self {
         Self {
             actor: actor.subject.to_string(),
@@ -78,7 +79,7 @@ impl AttemptedAction {
         }
     }
 
-    /// A user of this host does something with the database's file at the command line.
+    /// Builds the attempt of a user of this host who works on the database's file at the command line.
     pub fn at_command_line(uid: u32, action: &str, file: &std::path::Path) -> Self {
         let path = file.to_string_lossy();
         Self {
@@ -93,9 +94,9 @@ impl AttemptedAction {
         }
     }
 
-    /// Leaves what this one and another have in common; what differs becomes empty.
+    /// Keeps the fields that this attempt and another have in common, and empties the others.
     ///
-    /// A row for both that said more would say of one what only the other did.
+    /// A row that stands for both must not attribute to one what only the other did.
     pub fn keep_common(&mut self, other: &Self) {
         let keep = |mine: &mut String, others: &str| {
             if mine != others {
@@ -114,7 +115,7 @@ impl AttemptedAction {
         }
     }
 
-    /// A caller without valid credentials tries anything.
+    /// Builds the attempt of a caller without valid credentials.
     pub fn of_stranger(origin: Origin) -> Self {
         Self {
             actor: "nobody".to_owned(),
@@ -129,35 +130,34 @@ impl AttemptedAction {
     }
 }
 
-/// A row of the audit; of one that stands for several attempts (`count`), what these differ in is empty.
+/// A row of the audit log. In a row that stands for several attempts (`count`), the fields in which these differ are empty.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct AuditRecord {
     /// Its number: one more than that of the row before.
     pub id: i64,
-    /// When.
+    /// Time of the attempt.
     #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub at: i64,
-    /// Who.
+    /// The actor.
     pub actor: String,
-    /// What they were granted then.
+    /// The actor's grant at that time.
     pub granted: String,
-    /// From where: an address, `socket`, `command line`, or `manager`.
+    /// Origin of the attempt: an address, `socket`, `command line`, or `manager`.
     pub origin: String,
     /// The request: the `X-Request-Id` of its answer.
     pub request: Option<String>,
-    /// What they tried: method and route, or `backup` or `restore` at the command line; with `?dry_run=true` where a dry run was
-    /// refused.
+    /// The action: method and route, or `backup` or `restore` at the command line; with `?dry_run=true` where a dry run was refused.
     #[schema(example = "PUT /api/v1/tenants/{name}")]
     pub action: String,
-    /// On what.
+    /// Target of the action.
     #[schema(example = "tenants/web")]
     pub target: String,
     /// Its outcome.
     pub outcome: AuditOutcome,
     /// The type of the problem, where it was refused or failed.
     pub problem: Option<String>,
-    /// How many attempts it stands for; more than one where refused ones were counted.
+    /// Number of attempts that the row stands for; more than one where repeated refusals were counted together.
     #[schema(minimum = 1)]
     pub count: i64,
     /// The spec before, as JSON text, where it changed.
@@ -170,34 +170,34 @@ pub struct AuditRecord {
     pub hash: String,
 }
 
-/// Why a chain is broken.
+/// Reason why a chain is broken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("row {id} does not fit: {why}")]
 pub struct Broken {
     /// The first row that does not fit.
     pub id: i64,
-    /// Why.
+    /// Explanation of the mismatch.
     pub why: String,
 }
 
-/// How far a chain was checked.
+/// Position up to which a chain was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[schema(as = AuditHead)]
 pub struct Head {
-    /// The number of the last row; 0 where there is none.
+    /// The number of the last row; 0 if there is none.
     #[schema(minimum = 0)]
     pub id: i64,
-    /// Its hash; 64 zeros where there is none.
+    /// Its hash; 64 zeros if there is none.
     pub hash: String,
 }
 
 impl Head {
-    /// Before the first row.
+    /// Returns the position before the first row.
     pub fn genesis() -> Self {
         Self { id: 0, hash: GENESIS.to_owned() }
     }
 
-    /// Checks the next row, and stands behind it.
+    /// Checks the next row, and moves past it.
     pub fn advance(&mut self, row: &AuditRecord) -> Result<(), Broken> {
         let broken = |why: String| Err(Broken { id: row.id, why });
         if row.id != self.id + 1 {
@@ -217,10 +217,11 @@ impl Head {
 }
 
 impl AuditRecord {
-    /// The hash of everything else in the row.
+    /// Computes the hash over all other fields of the row.
     ///
-    /// SHA-256 over the fields in the order of this struct, `previous` included: each a `-` where it is not there, or else the
-    /// length of its text in bytes, a colon and the text; a newline after each. Numbers are their decimal text, and the time is RFC 3339.
+    /// It is the SHA-256 of the fields in the order of this struct, `previous` included: each is written as `-` if it is absent, or
+    /// else as the length of its text in bytes, a colon and the text, and a newline follows each. Numbers are decimal text, and the time is
+    /// RFC 3339.
     pub fn digest(&self) -> String {
         let mut hash = Sha256::new();
         let mut field = |text: Option<&str>| match text {

@@ -1,7 +1,7 @@
-//! The target of an action as the audit log records it: by the route of the request, and of its path what is of its kind.
+//! The target of an action as the audit log records it: the route of the request, with those parameters of its path that are well-formed.
 //!
-//! A caller may have put a secret into a path, in whatever way it is written. So no text of a path is ever shown because it
-//! looks harmless, but because it is the name or the ID that the route has in that place.
+//! A caller may have put a secret into a path, in any spelling. So a part of a path is shown only if it is the kind of name or ID that
+//! the route expects in its place, and never because it looks harmless.
 
 use percent_encoding::percent_decode_str;
 use uuid::Uuid;
@@ -24,7 +24,7 @@ pub enum Target {
     Lease(TenantName, ClientId),
     /// A token.
     Token(TokenId),
-    /// Something else, of which no spec is kept: its path.
+    /// An object without a stored spec: its path.
     Other(String),
 }
 
@@ -42,7 +42,7 @@ impl std::fmt::Display for Target {
 }
 
 impl Target {
-    /// What a request is about, by its route and its path, as `/api/v1/tenants/{name}/leases` and `/api/v1/tenants/web/leases`.
+    /// Returns the target of a request, given its route and its path, as `/api/v1/tenants/{name}/leases` and `/api/v1/tenants/web/leases`.
     pub fn of_request(route: &str, path: &str) -> Self {
         let shown = shown_path(route, path);
         let below = shown.strip_prefix("/api/v1/").unwrap_or(&shown).trim_matches('/');
@@ -63,8 +63,8 @@ impl Target {
         found.unwrap_or_else(|| Self::Other(below.to_owned()))
     }
 
-    /// The same for an attempt that was refused: a name that is a secret's text, too, may be one, where nothing says that there
-    /// is such a thing.
+    /// Returns the target with possible secrets removed, for an attempt that was refused: no object of that name need exist, so a
+    /// well-formed name may be the text of a secret.
     #[must_use]
     pub fn without_secrets(self) -> Self {
         match without_secrets(&self.to_string()) {
@@ -74,7 +74,7 @@ impl Target {
     }
 }
 
-/// A path by its route: each parameter as it is where it is of its kind, and else as the route has it, as in `tokens/{id}`.
+/// Returns a path with each well-formed parameter as it was given, and each other one as the route has it, as in `tokens/{id}`.
 pub fn shown_path(route: &str, path: &str) -> String {
     let mut shown = String::with_capacity(path.len().min(route.len() + 128));
     let (mut before, mut given) = ("", path.split('/'));
@@ -92,7 +92,7 @@ pub fn shown_path(route: &str, path: &str) -> String {
     shown
 }
 
-/// Whether a text can stand behind this part of a route.
+/// Returns true if a text can follow this part of a route.
 fn is_of_kind(before: &str, text: &str) -> bool {
     match before {
         // The names of partitions are those of tenants, letter by letter.
@@ -108,7 +108,7 @@ fn is_of_kind(before: &str, text: &str) -> bool {
     }
 }
 
-/// Whether this can be an index, a PCI address, or the beginning of a UUID that is no secret's.
+/// Returns true if a text can be an index, a PCI address or the beginning of a UUID, and is too short to reveal a secret.
 fn is_short_name(text: &str) -> bool {
     let digits = text.strip_prefix("GPU-").unwrap_or(text);
     digits.len() <= 16
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn secrets_never_reach_the_audit_log() {
-        // One whose secret is a name, too.
+        // A secret that is also a valid name.
         let bare = Secret::new([0xab; 32]);
         let token = bare.token(&TokenId::new([0xcd; 8]));
         let digits = bare.reveal();

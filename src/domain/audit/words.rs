@@ -25,7 +25,7 @@ impl AuditRecord {
             ("POST", noun) if noun.ends_with('s') && (owner.is_empty() || !noun.contains('-')) => {
                 format!("create {}", one(noun))
             }
-            // Verbs of two words say on what.
+            // Verbs of two words contain their object.
             ("POST", verb) if owner.is_empty() || verb.contains('-') => verb.replace('-', " "),
             ("POST", verb) => format!("{verb} {}", one(owner)),
             ("PUT", noun) => format!("set {}", one(noun)),

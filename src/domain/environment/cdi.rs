@@ -20,12 +20,12 @@ const KIND: &str = "mps-manager.dev/tenant";
 const VERSION: &str = "0.3.0";
 /// The kind of the devices that NVIDIA's container toolkit lists.
 pub const GPU_KIND: &str = "nvidia.com/gpu";
-/// Where clients of GPUs before Volta meet their server.
+/// Directory of the shared memory between clients on GPUs before Volta and their server.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// The name of the file in the directory of specifications.
 pub const FILE: &str = "mps-manager.json";
-/// Where container engines look for generated specifications, which a boot clears.
+/// Directory in which container engines look for generated specifications; a boot clears it.
 pub const DIRECTORY: &str = "/var/run/cdi";
 
 /// The directory that the specification is kept in.
@@ -33,32 +33,32 @@ pub const DIRECTORY: &str = "/var/run/cdi";
 pub struct CdiDirectory {
     /// Its path.
     pub path: PathBuf,
-    /// Whether nobody named it, so that it is made where it is missing. One that was named and is missing may be misspelt.
+    /// True if it is the default directory, which is created if it is missing. A configured directory is not: it may be misspelt.
     pub is_default: bool,
 }
 
 /// A device: a tenant with all its GPUs, or with one of several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CdiDevice {
-    /// Its name: the tenant's, or what [`of_gpu`] gives.
+    /// Its name: that of the tenant, or the result of [`of_gpu`].
     pub name: String,
     /// The variables that a process of it gets.
     pub variables: BTreeMap<String, String>,
-    /// What a container of it needs beside them.
+    /// Access that a container needs beside the variables.
     pub container: ContainerAccess,
 }
 
-/// The name of a tenant's device for one of its GPUs, by the GPU's index on the host.
+/// Returns the name of a tenant's device for one of its GPUs, by the GPU's index on the host.
 pub fn of_gpu(tenant: &TenantName, index: u32) -> String {
     format!("{tenant}-gpu{index}")
 }
 
-/// The name by which engines are asked for a device.
+/// Returns the qualified name by which a device is requested from engines.
 pub fn qualified(device: &str) -> String {
     format!("{KIND}={device}")
 }
 
-/// The specification of these devices; `None` where there are none, since one without devices is not valid.
+/// Writes the specification of these devices; `None` if there are none, since a specification without devices is invalid.
 pub fn specification(devices: &[CdiDevice]) -> Option<String> {
     if devices.is_empty() {
         return None;
@@ -83,8 +83,8 @@ fn mount(path: &str, access: &str) -> Value {
     json!({ "hostPath": path, "containerPath": path, "options": [access, "nosuid", "nodev", "bind"] })
 }
 
-/// Options for `podman run` and `docker run` that request a tenant's device and its GPUs, in one line; `device` is its qualified
-/// name. On a simulated host they mount what plays the GPUs, since there is no such device.
+/// Writes options for `podman run` and `docker run` that request a tenant's device and its GPUs, in one line; `device` is its qualified
+/// name. On a simulated host they mount the directory that simulates the GPUs, since no engine has devices for these.
 pub fn as_options(device: &str, variables: &BTreeMap<String, String>, container: &ContainerAccess) -> String {
     let mut options: Vec<String> = match simulated(variables) {
         Some(world) => vec![format!("--volume {world}:{world}")],
@@ -94,7 +94,7 @@ pub fn as_options(device: &str, variables: &BTreeMap<String, String>, container:
     format!("{}\n", options.join(" "))
 }
 
-/// The name of a GPU's device in the specification of NVIDIA's container toolkit.
+/// Returns the name of a GPU's device in the specification of NVIDIA's container toolkit.
 pub fn gpu_device(gpu: &GpuUuid) -> String {
     format!("{GPU_KIND}={gpu}")
 }
@@ -126,7 +126,7 @@ mod tests {
         serde_json::from_str(&specification(devices).expect("there are devices")).expect("JSON")
     }
 
-    /// What engines accept as the name of a device in every version: a letter first, a letter or digit last.
+    /// Returns true for a device name that every version of the engines accepts: a letter first, a letter or digit last.
     fn is_device_name(name: &str) -> bool {
         let inside = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
         name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic())

@@ -1,4 +1,4 @@
-//! What a container needs to be a client of a tenant.
+//! Access that a container needs to be a client of a tenant.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::super::memory::MIB;
 use super::super::resolution::Resolved;
 use super::MANAGED;
 
-/// What a container of a tenant needs beside the variables.
+/// Access that a container of a tenant needs beside the variables.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ContainerAccess {
     /// The directory to mount under the same path; read-only is enough. It holds the one socket that a client needs.
@@ -18,14 +18,14 @@ pub struct ContainerAccess {
     pub uid: u32,
     /// The GPUs to give it.
     pub gpus: Vec<GpuUuid>,
-    /// Whether it has to share the host's IPC namespace, as clients on GPUs before Volta do.
+    /// True if it has to share the host's IPC namespace, as clients on GPUs before Volta do.
     pub host_ipc: bool,
-    /// Values for variables that an image may set and a container cannot unset: each is the default, or empty where there is none.
+    /// Values for variables that an image may set and a container cannot unset: each is the default, or empty if there is none.
     pub defaults: BTreeMap<String, String>,
 }
 
 impl ContainerAccess {
-    /// What a container of a tenant with these values needs; `set` are the variables that it is given.
+    /// Returns the access for a container of a tenant with these values; `set` are the variables that it is given.
     pub fn of(mount: String, uid: u32, resolved: &Resolved, known: &[Gpu], set: &[(String, String)]) -> Self {
         let gpus: Vec<&Gpu> = known.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
         Self {
@@ -38,24 +38,24 @@ impl ContainerAccess {
     }
 }
 
-/// Values for the managed variables that are not among `set`, each of which changes nothing.
+/// Returns neutral values for the managed variables that are not among `set`.
 pub fn defaults(resolved: &Resolved, known: &[Gpu], set: &[(String, String)]) -> BTreeMap<String, String> {
     let gpus: Vec<&Gpu> = known.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
     let unset = MANAGED.iter().filter(|name| set.iter().all(|(known, _)| known != *name));
     unset.map(|name| ((*name).to_owned(), default_of(name, &gpus))).collect()
 }
 
-/// The value with which a variable changes nothing.
+/// Returns the neutral value of a variable, with which it changes nothing.
 fn default_of(name: &str, gpus: &[&Gpu]) -> String {
     match name {
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" => "100".to_owned(),
         "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING" => "0".to_owned(),
-        // What a client of MPS has by itself.
+        // The number that a client of MPS has without the variable.
         "CUDA_DEVICE_MAX_CONNECTIONS" => "2".to_owned(),
         "CUDA_DEVICE_ORDER" => "FASTEST_FIRST".to_owned(),
         // Anything that is no list drops the server's limits too (recording 05): the whole memory limits nothing.
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" => {
-            // So does more than there is, where the driver does not report how much that is.
+            // If the driver does not report the memory of the GPU, a limit above any GPU's memory limits nothing either.
             let entry =
                 |gpu: &&Gpu| format!("{}={}M", gpu.uuid, gpu.memory_total.unwrap_or(UNREPORTED) / MIB);
             gpus.iter().map(entry).collect::<Vec<_>>().join(",")

@@ -1,4 +1,4 @@
-//! The environment of a tenant's processes as others take it: JSON, containers, units.
+//! The environment of a tenant's processes in other formats: JSON, container options, systemd units.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use super::container::ContainerAccess;
 use super::{SIMULATED_WORLD, as_shell, quoted};
 use crate::GpuUuid;
 
-/// The variables, what is to be unset and what a container needs, as the API gives them.
+/// Writes the variables, the names to unset and the container access as JSON, as the API does.
 pub fn as_json(
     variables: &BTreeMap<String, String>,
     unset: &[String],
@@ -17,7 +17,7 @@ pub fn as_json(
     format!("{json:#}\n")
 }
 
-/// The variables of a container: the tenant's, and the defaults of those that its image may set.
+/// Returns the variables of a container: the tenant's, and the defaults of those that its image may set.
 pub(super) fn of_container<'v>(
     variables: &'v BTreeMap<String, String>,
     container: &'v ContainerAccess,
@@ -26,12 +26,12 @@ pub(super) fn of_container<'v>(
     all.map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// The directory that plays the GPUs of a simulated host: a container gets it in the place of a GPU, which no engine has there.
+/// Returns the directory that simulates the GPUs of a simulated host. A container mounts it instead of a GPU, which no engine has there.
 pub fn simulated(variables: &BTreeMap<String, String>) -> Option<&str> {
     variables.get(SIMULATED_WORLD).map(String::as_str)
 }
 
-/// Options for `docker run` in a shell, each on a line of its own: the tenant's directory and no other, its user, its GPUs
+/// Writes options for `docker run` in a shell, each on a line of its own: the tenant's directory and no other, its user, its GPUs
 /// and its variables.
 pub fn as_container_options(variables: &BTreeMap<String, String>, container: &ContainerAccess) -> String {
     let ContainerAccess { mount, uid, gpus, host_ipc, .. } = container;
@@ -56,7 +56,7 @@ pub fn as_container_options(variables: &BTreeMap<String, String>, container: &Co
     format!("{}\n", lines.join(" \\\n"))
 }
 
-/// A file for `docker run --env-file`, which takes all behind the first `=` as it stands: `None` where a value has a line break,
+/// Writes a file for `docker run --env-file`, which takes everything after the first `=` literally. `None` if a value has a line break,
 /// which such a file cannot hold.
 pub fn as_env_file(variables: &BTreeMap<String, String>, container: &ContainerAccess) -> Option<String> {
     let all = of_container(variables, container);
@@ -65,7 +65,7 @@ pub fn as_env_file(variables: &BTreeMap<String, String>, container: &ContainerAc
     whole.then(|| all.iter().map(line).collect::<Vec<_>>().join("\n") + "\n")
 }
 
-/// A service of a file for `docker compose`. JSON's strings are YAML's too; a dollar sign is written twice there.
+/// Writes a service for a file of `docker compose`. Strings of JSON are also strings of YAML; a dollar sign is doubled.
 pub fn as_compose(variables: &BTreeMap<String, String>, container: &ContainerAccess) -> String {
     let text = |value: &str| serde_json::Value::from(value.replace('$', "$$")).to_string();
     let ContainerAccess { mount, uid, gpus, host_ipc, .. } = container;
@@ -94,13 +94,13 @@ pub fn as_compose(variables: &BTreeMap<String, String>, container: &ContainerAcc
     lines
 }
 
-/// The names by which Apptainer and `SingularityCE` take variables for a container: they win over those of its image, which the host's own
-/// do not. Apptainer reads both and says so where they differ; `SingularityCE` reads its own.
+/// Prefixes of variables that Apptainer and `SingularityCE` set in a container. They override the image's variables, which those of the
+/// host do not. Apptainer reads both and warns if they differ; `SingularityCE` reads its own.
 const FOR_IMAGES: [&str; 2] = ["APPTAINERENV", "SINGULARITYENV"];
 
-/// Lines for a POSIX shell, after which Apptainer and `SingularityCE` start containers as clients: what `--format sh` prints, the same variables
-/// for containers, and the tenant's directory among those that they bind, beside what was there; an earlier tenant's is taken out, since a
-/// directory that is gone ends each start. `None` where the path of a directory cannot stand in such a list.
+/// Writes lines for a POSIX shell, after which Apptainer and `SingularityCE` start containers as clients: the lines of `--format sh`, the
+/// variables for containers, and the tenant's directory, which is added to those that they bind. The directory of an earlier tenant is
+/// removed, since a missing directory makes each start fail. `None` if a path cannot be written in such a list.
 pub fn as_apptainer(variables: &BTreeMap<String, String>, container: &ContainerAccess) -> Option<String> {
     let ContainerAccess { mount, .. } = container;
     let (tenants, _) = mount.rsplit_once('/')?;
@@ -130,8 +130,9 @@ pub fn as_apptainer(variables: &BTreeMap<String, String>, container: &ContainerA
     Some(lines)
 }
 
-/// What Slurm's `TaskProlog` prints to change the environment of a task: it takes all behind the first `=` as it stands, up to the end
-/// of the line. Where the tenant has a directory for containers, their variables come last. `None` where a value has a line break.
+/// Writes the lines that Slurm's `TaskProlog` prints to change the environment of a task: Slurm takes everything after the first `=`
+/// literally, up to the end of the line. If the tenant has a directory for containers, their variables come last. `None` if a value has a
+/// line break.
 pub fn as_task_prolog(
     variables: &BTreeMap<String, String>,
     unset: &[String],
@@ -147,8 +148,8 @@ pub fn as_task_prolog(
     whole.then(|| unset.chain(set).chain(for_images).collect())
 }
 
-/// Blocks for a task of a Nomad job, with the driver `docker` or `podman`. Nomad gives GPUs by the task's `device` block, which is not
-/// among them: which GPU that is, a comment says.
+/// Writes blocks for a task of a Nomad job, with the driver `docker` or `podman`. Nomad assigns GPUs by the task's `device` block, which is
+/// not among them; a comment names the GPUs for it.
 pub fn as_nomad_task(variables: &BTreeMap<String, String>, container: &ContainerAccess) -> String {
     let ContainerAccess { mount, uid, gpus, host_ipc, .. } = container;
     let devices = gpus.iter().map(GpuUuid::as_str).collect::<Vec<_>>().join(", ");
@@ -172,7 +173,7 @@ pub fn as_nomad_task(variables: &BTreeMap<String, String>, container: &Container
     lines
 }
 
-/// A quoted string of HCL, in which `${` and `%{` begin a template unless their first letter is written twice.
+/// Quotes a string for HCL, in which `${` and `%{` begin a template unless their first letter is doubled.
 fn in_hcl(value: &str) -> String {
     let mut text = String::from('"');
     for letter in value.chars() {
@@ -192,7 +193,7 @@ fn in_hcl(value: &str) -> String {
     text.replace("${", "$${").replace("%{", "%%{")
 }
 
-/// Lines for the `[Service]` section of a unit.
+/// Writes lines for the `[Service]` section of a systemd unit.
 pub fn as_unit(variables: &BTreeMap<String, String>, unset: &[String]) -> String {
     let mut lines = String::new();
     if !unset.is_empty() {
@@ -204,7 +205,7 @@ pub fn as_unit(variables: &BTreeMap<String, String>, unset: &[String]) -> String
     lines
 }
 
-/// A value inside double quotes in a unit: systemd.syntax(7) for the backslash, systemd.unit(5) for the percent sign.
+/// Escapes a value inside double quotes in a unit: systemd.syntax(7) for the backslash, systemd.unit(5) for the percent sign.
 fn in_unit(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for letter in value.chars() {

@@ -16,14 +16,14 @@ use super::resolution::Resolved;
 use super::tenant::{Tenant, VisibleDevices};
 use super::{GpuUuid, MemoryLimit};
 
-/// Variables that decide how a process meets MPS; code that hands out an environment clears the others of these.
+/// Variables that decide how a process uses MPS. Code that hands out an environment unsets those of them that it does not set.
 pub const MANAGED: [&str; 11] = [
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY",
     "CUDA_VISIBLE_DEVICES",
     MEMORY_LIMITS,
     THREAD_PERCENTAGE,
-    // With it, the percentage is a context's and not the process's (NVIDIA's documentation).
+    // With it, the percentage applies to a context and not to the process (NVIDIA's documentation).
     "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
     "CUDA_MPS_CLIENT_PRIORITY",
     SM_PARTITION,
@@ -34,33 +34,33 @@ pub const MANAGED: [&str; 11] = [
     "CUDA_DEVICE_ORDER",
 ];
 
-/// How the names of all variables that MPS reads begin: what a later release reads is cleared with those that are known.
+/// Prefix of all variables that MPS reads: variables of later releases are unset together with the known ones.
 pub const PREFIX: &str = "CUDA_MPS_";
 
-/// Whether a variable changes what a CUDA process meets, so that nobody but its tenant may set it.
+/// Returns true for a variable that affects a CUDA process's use of MPS or GPUs: only its tenant's environment may set it.
 pub fn is_managed(name: &str) -> bool {
     name.starts_with(PREFIX) || MANAGED.contains(&name)
 }
 
-/// The variable by which a client of a daemon in static mode says which partitions it runs in.
+/// Variable in which a client of a daemon in static mode names the partitions that it runs in.
 pub const SM_PARTITION: &str = "CUDA_MPS_SM_PARTITION";
 
-/// The variable by which a process says how much memory it takes of each GPU at most.
+/// Variable with the memory limits of a process, by GPU.
 pub const MEMORY_LIMITS: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
-/// The variable by which a process says which share of the threads it takes at most.
+/// Variable with the active thread percentage of a process.
 pub const THREAD_PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
-/// The variable by which a process asks for more connections to its GPU.
+/// Variable by which a process requests more connections to its GPU.
 pub const MAX_CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
-/// The name of the hint by which a process says whose it is.
+/// Variable that names the tenant of a process: a hint that the process can forge.
 pub const TENANT_HINT: &str = "MPS_MANAGER_TENANT";
 
-/// The variable that names the simulated host of a process; on a real one there is none.
+/// Variable with the directory of a process's simulated host; it is not set on a real host.
 pub const SIMULATED_WORLD: &str = "MPS_SIM_WORLD";
 
-/// The variables for a process of `tenant`, in a stable order.
+/// Returns the variables for a process of `tenant`, in a stable order.
 pub fn variables(tenant: &Tenant, resolved: &Resolved, pipe_directory: &str) -> Vec<(String, String)> {
     let mut variables = vec![("CUDA_MPS_PIPE_DIRECTORY".to_owned(), pipe_directory.to_owned())];
     let uuids: Vec<&str> = resolved.gpus.iter().map(GpuUuid::as_str).collect();
@@ -70,7 +70,7 @@ pub fn variables(tenant: &Tenant, resolved: &Resolved, pipe_directory: &str) -> 
         VisibleDevices::Ordinal => "0".to_owned(),
     };
     variables.push(("CUDA_VISIBLE_DEVICES".into(), visible));
-    // Of GPUs that it sees alone: another entry would drop them all.
+    // Only GPUs that it sees: an entry for another would drop all limits.
     let limited = resolved.gpus.iter().filter_map(|gpu| Some((gpu, resolved.memory.get(gpu)?)));
     let entries: Vec<String> = limited.map(|(gpu, limit)| format!("{gpu}={}", limit.as_mps())).collect();
     if !entries.is_empty() {
@@ -84,13 +84,13 @@ pub fn variables(tenant: &Tenant, resolved: &Resolved, pipe_directory: &str) -> 
     variables
 }
 
-/// The thread percentage of a process with these variables; MPS ignores what is none.
+/// Returns the thread percentage of a process with these variables; like MPS, it ignores an invalid one.
 pub fn percentage(variables: &BTreeMap<String, String>) -> ThreadPercentage {
     let value = variables.get(THREAD_PERCENTAGE).and_then(|text| ThreadPercentage::parse(text).ok());
     value.unwrap_or(ThreadPercentage::FULL)
 }
 
-/// The memory limits in a value of [`MEMORY_LIMITS`], of GPUs that are named as [`variables`] names them.
+/// Returns the memory limits in a value of [`MEMORY_LIMITS`], for GPUs that are named by UUID as [`variables`] does.
 pub fn memory_limits(value: &str) -> BTreeMap<GpuUuid, MemoryLimit> {
     let entries = value.split(',').filter_map(|entry| entry.split_once('='));
     entries
@@ -98,7 +98,7 @@ pub fn memory_limits(value: &str) -> BTreeMap<GpuUuid, MemoryLimit> {
         .collect()
 }
 
-/// The managed variables that are not among `variables`: a caller that applies these unsets those.
+/// Returns the managed variables that are not among `variables`: a caller that applies `variables` has to unset them.
 pub fn unset(variables: &[(String, String)]) -> Vec<String> {
     MANAGED
         .iter()
@@ -107,7 +107,7 @@ pub fn unset(variables: &[(String, String)]) -> Vec<String> {
         .collect()
 }
 
-/// The variables as lines for a POSIX shell: first what is unset, by name and whatever else MPS may read, then what is exported.
+/// Writes the variables as lines for a POSIX shell: first all other variables that MPS may read are unset, then these are exported.
 pub fn as_shell(variables: &[(String, String)]) -> String {
     let mut lines = format!(
         "for mps_manager_name in $(env | sed -n 's/^\\({PREFIX}[A-Za-z0-9_]*\\)=.*/\\1/p'); do unset \"$mps_manager_name\"; done\n\
@@ -128,7 +128,7 @@ pub fn as_shell(variables: &[(String, String)]) -> String {
     lines
 }
 
-/// The value in single quotes, unless it is plain.
+/// Returns the value in single quotes, unless it is plain.
 pub(crate) fn quoted(value: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-./,=:+".contains(&b);
     if !value.is_empty() && value.bytes().all(plain) {

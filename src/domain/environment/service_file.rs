@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// Says in each file whose it is.
+/// First line of each file, which names its owner.
 const HEADER: &str =
     "# Kept by mps-manager: replaced when the tenant changes, removed while it takes no new processes\n";
 
-/// A file for `EnvironmentFile=` (systemd.exec(5)): the tenant's variables, and the defaults of those that the unit may set
-/// otherwise, since such a file can unset nothing.
+/// Writes a file for `EnvironmentFile=` (systemd.exec(5)): the tenant's variables, and the defaults of those that the unit may
+/// set to other values, since such a file cannot unset any.
 pub fn as_environment_file(
     variables: &BTreeMap<String, String>,
     defaults: &BTreeMap<String, String>,
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn values_are_quoted_as_a_shell_reads_them() {
-        // systemd reads double quotes as a shell does, but expands nothing: what is escaped is the same for both.
+        // systemd reads double quotes as a shell does, but expands nothing: both need the same characters escaped.
         for value in ["plain", "", "two words", "it's", "$HOME `id`", "back\\slash \"quoted\"", "50%", "a\nb"]
         {
             let text = as_environment_file(&one("X", value), &BTreeMap::new());

@@ -1,4 +1,4 @@
-//! What is wrong in a host file: in itself, and on one host.
+//! Checks of a host file: in itself, and on one host.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use crate::{DaemonName, GpuUuid, InvalidValue};
 /// Layouts, daemons and tenants of a file at most, each: while it is written, nothing else is.
 const MOST_OF_A_KIND: usize = 2000;
 
-/// What is wrong in a host file, each with its place.
+/// Errors in a host file, each with its place.
 #[derive(Debug, Clone, Default)]
 pub struct FileErrors {
-    /// All that was found.
+    /// All errors that were found.
     pub errors: Vec<Invalid>,
-    /// Whether some of it is a conflict with what the host has, so that the file is right elsewhere.
+    /// True if an error is a conflict with the host, so that the file may be valid elsewhere.
     pub conflict: bool,
 }
 
@@ -30,14 +30,14 @@ impl FileErrors {
         self.errors.push(Invalid { pointer, reason: InvalidValue(reason.into()) });
     }
 
-    /// Keeps a value, or why there is none.
+    /// Returns a value, or records the error.
     fn take<T>(&mut self, pointer: String, value: Result<T, InvalidValue>) -> Option<T> {
         value.map_err(|reason| self.errors.push(Invalid { pointer, reason })).ok()
     }
 }
 
 impl HostFile {
-    /// What is wrong on any host.
+    /// Returns the errors that do not depend on the host.
     pub(super) fn check(&self) -> Vec<Invalid> {
         let mut faults = FileErrors::default();
         let most = [
@@ -99,7 +99,7 @@ impl HostFile {
     }
 }
 
-/// Two names that differ only in hyphens and underscores.
+/// Refuses two names that differ only in hyphens and underscores.
 fn namesakes<'n>(faults: &mut FileErrors, kind: &str, names: impl Iterator<Item = (String, &'n str)>) {
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     for (folded, name) in names {
@@ -115,7 +115,7 @@ fn namesakes<'n>(faults: &mut FileErrors, kind: &str, names: impl Iterator<Item 
     }
 }
 
-/// Reads a host file for a host, or says everything that is wrong in it there.
+/// Reads a host file for a host; fails with every error that it has there.
 pub fn resolve(
     file: &HostFile,
     stored: &StoredHost,
@@ -141,7 +141,7 @@ pub fn resolve(
     }
     let of_templates = on_host(&file.templates, &spec.daemons, gpus);
     for (pointer, reason) in of_templates.errors {
-        // On GPUs with more memory it is right.
+        // The file may be valid on GPUs with more memory.
         faults.conflict = true;
         faults.add(pointer, reason);
     }
@@ -201,7 +201,7 @@ fn one_daemon_a_gpu(
     prune: bool,
 ) {
     let mut holders: BTreeMap<&GpuUuid, (&DaemonName, bool)> = BTreeMap::new();
-    // One that is pruned is stopped first, and hands its GPUs on.
+    // A daemon that is pruned is stopped first and releases its GPUs.
     let of_host = stored.daemons.iter().filter(|(name, _)| !prune && !spec.daemons.contains_key(*name));
     for (name, daemon) in of_host.filter(|(_, daemon)| daemon.management == Management::Managed) {
         holders.extend(daemon.gpus.iter().map(|gpu| (gpu, (name, false))));
@@ -230,7 +230,7 @@ fn one_daemon_a_gpu(
     }
 }
 
-/// The layout that a binding puts on its daemon.
+/// Returns the layout that a binding puts on its daemon.
 #[allow(clippy::too_many_arguments, reason = "the file, the host, and what is known of both")]
 fn bound(
     faults: &mut FileErrors,
@@ -245,7 +245,7 @@ fn bound(
     let within = |field: &str| format!("/bindings/{name}{field}");
     let daemon = match (spec.daemons.get(name), stored.daemons.get(name)) {
         (Some(daemon), _) => daemon,
-        // What is wrong with it was said already.
+        // The daemon is in the file, and its errors were recorded already.
         (None, _) if file.daemons.contains_key(name) => return None,
         (None, Some(daemon)) if !prune => daemon,
         (None, _) => {
@@ -268,7 +268,7 @@ fn bound(
     Some(ActiveLayout { name, version, gpu_map, drift_policy: binding.drift_policy })
 }
 
-/// The version that a binding means, with its content.
+/// Returns the version that a binding means, with its content.
 fn version_of<'s>(
     binding: &LayoutBinding,
     spec: &'s HostSpec,
@@ -310,9 +310,9 @@ fn version_of<'s>(
     }
 }
 
-/// Refuses a layout with more chunks than a GPU has: by the count of that GPU, or the smallest of others of its kind.
+/// Refuses a layout with more chunks than a GPU has: by the count of that GPU, or the smallest count of others of its kind.
 ///
-/// Chunks do not follow from the number of SMs, which is only the bound where nothing was counted.
+/// Chunks do not follow from the number of SMs, which is only the bound if nothing was counted.
 pub fn fits(
     layout: &Layout,
     map: &GpuMap,
@@ -338,7 +338,7 @@ pub fn fits(
     Ok(())
 }
 
-/// The most chunks that the steps hold on a GPU at the same time.
+/// Returns the most chunks that the steps hold on a GPU at the same time.
 fn peak(steps: &[ResolvedStep], gpu: &GpuUuid) -> u32 {
     let (mut now, mut most) = (0_u32, 0);
     for step in steps.iter().filter(|step| step.gpu == *gpu) {

@@ -1,4 +1,4 @@
-//! What applying a host file would change, field by field.
+//! Changes that a host file makes, field by field.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,17 +16,17 @@ use crate::tenant::TenantSpec;
 /// One change of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct HostChange {
-    /// What is done.
+    /// Action on the object.
     pub action: HostChangeAction,
-    /// To what kind of object.
+    /// Kind of the object.
     pub kind: HostObjectKind,
     /// Its name; that of the daemon for a binding.
     pub name: String,
-    /// The fields that change; for an object that is created, those that say something; none for one that is deleted.
+    /// The fields that change. For a new object these are the fields without their default; for a deleted one there are none.
     pub fields: Vec<HostFieldChange>,
 }
 
-/// What is done to an object.
+/// Action on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HostChangeAction {
@@ -34,7 +34,7 @@ pub enum HostChangeAction {
     Create,
     /// It is changed.
     Change,
-    /// It is deleted, because pruning was asked for and the file does not have it.
+    /// It is deleted, because pruning was requested and the file does not have it.
     Delete,
 }
 
@@ -53,7 +53,7 @@ pub enum HostObjectKind {
 }
 
 impl HostObjectKind {
-    /// The word in texts.
+    /// Returns the word in texts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Layout => "layout",
@@ -103,14 +103,14 @@ impl std::fmt::Display for HostChange {
 }
 
 impl HostChange {
-    /// Whether a daemon that runs is started again for it.
+    /// Returns true if a running daemon is restarted for it.
     fn restarts(&self) -> bool {
         (self.kind, self.action) == (HostObjectKind::Daemon, HostChangeAction::Change)
             && self.fields.iter().any(|one| matches!(one.field.as_str(), "gpus" | "mode" | "multi_user"))
     }
 }
 
-/// The steps of a layout that go and those that come, one a line.
+/// Writes the steps of a layout that are removed and those that are added, one per line.
 fn write_steps(
     f: &mut std::fmt::Formatter<'_>,
     before: Option<&str>,
@@ -136,7 +136,8 @@ fn write_steps(
     Ok(())
 }
 
-/// The changes that a host file makes: layouts, daemons, tenants and bindings, and what pruning deletes in the reverse order.
+/// Returns the changes that a host file makes: to layouts, daemons, tenants and bindings, and then the deletions by pruning in the reverse
+/// order.
 pub fn changes(desired: &HostSpec, stored: &StoredHost, gpus: &[Gpu], prune: bool) -> Vec<HostChange> {
     let none = Map::new();
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! What a host has, as a host file: short, without what is the default anyway, and with GPUs as people name them.
+//! Export of a host's state as a short host file: without default values, and with GPUs named as people do.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::memory::MIB;
 use crate::tenant::TenantSpec;
 use crate::{DaemonName, GpuUuid, LayoutName, TenantName};
 
-/// A host file as it is exported: the fields of [`super::HostFile`] that say something.
+/// A host file as it is exported: the sections of [`super::HostFile`] that are not empty.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ExportedHost {
     version: &'static str,
@@ -29,7 +29,7 @@ pub struct ExportedHost {
     bindings: BTreeMap<DaemonName, LayoutBinding>,
 }
 
-/// Writes what a host has as a file that changes nothing on it.
+/// Writes the state of a host as a file that changes nothing on it.
 pub fn export(stored: &StoredHost, gpus: &[Gpu]) -> ExportedHost {
     let layout = |newest: &super::StoredLayout| DocumentLayout::of(&newest.layout, newest.note.clone(), None);
     let bindings = stored.daemons.iter().filter_map(|(name, daemon)| {
@@ -45,7 +45,7 @@ pub fn export(stored: &StoredHost, gpus: &[Gpu]) -> ExportedHost {
             .iter()
             .map(|(name, spec)| (name.clone(), daemon_fields(spec, gpus)))
             .collect(),
-        // One that expires is not part of the desired state for good, and would be refused once it has.
+        // A tenant that expires is not part of the permanent desired state; once it has expired, the file would be refused.
         tenants: stored
             .tenants
             .iter()
@@ -56,13 +56,13 @@ pub fn export(stored: &StoredHost, gpus: &[Gpu]) -> ExportedHost {
     }
 }
 
-/// A GPU as people name it: by index, or by UUID where it is missing and has none.
+/// Returns the name that people use for a GPU: its index, or its UUID if it is missing and has no index.
 fn gpu_name(uuid: &GpuUuid, gpus: &[Gpu]) -> GpuRef {
     let found = gpus.iter().find(|gpu| gpu.uuid == *uuid && gpu.present);
     GpuRef(found.map_or_else(|| uuid.to_string(), |gpu| gpu.index.to_string()))
 }
 
-/// The layout of a daemon, with the GPUs that a host file has to name by what the layout contains.
+/// Returns the binding of a daemon's layout. It names GPUs only if the layout's content does not imply them.
 pub(super) fn binding(
     active: &ActiveLayout,
     content: Option<&Layout>,
@@ -82,13 +82,13 @@ pub(super) fn binding(
     }
 }
 
-/// What a daemon's spec says beyond the defaults, without its layout.
+/// Returns the fields of a daemon's spec that differ from the defaults, without its layout.
 pub(super) fn daemon_fields(spec: &DaemonSpec, gpus: &[Gpu]) -> Map<String, Value> {
     let bare = DaemonSpec { layout: None, ..spec.clone() };
     fields(&bare, &DaemonSpec::<GpuUuid>::of(Vec::new()), &["gpus"], gpus)
 }
 
-/// What a tenant's spec says beyond the defaults.
+/// Returns the fields of a tenant's spec that differ from the defaults.
 pub(super) fn tenant_fields(spec: &TenantSpec, gpus: &[Gpu]) -> Map<String, Value> {
     let plain: TenantSpec =
         serde_json::from_value(serde_json::json!({ "daemon": spec.daemon, "uid": spec.uid }))
@@ -96,7 +96,7 @@ pub(super) fn tenant_fields(spec: &TenantSpec, gpus: &[Gpu]) -> Map<String, Valu
     fields(spec, &plain, &["daemon", "uid"], gpus)
 }
 
-/// The fields in which a spec differs from a plain one, and those that every spec has.
+/// Returns the fields in which a spec differs from a plain one, and those that are always written.
 fn fields(
     spec: &impl Serialize,
     plain: &impl Serialize,

@@ -1,7 +1,7 @@
 //! The host file: the desired state of a host, in one document.
 //!
-//! A file names GPUs as people do, and a layout by its name. [`resolve`] reads it for one host and finds whatever is wrong in it;
-//! [`changes`] compares the result with what the host has; [`export()`] writes what a host has as a file that changes nothing on it.
+//! A file names GPUs as people do, and a layout by its name. [`resolve`] reads it for one host and finds all errors in it;
+//! [`changes`] compares the result with the stored state of the host; [`export()`] writes that state as a file that changes nothing on it.
 //! All of it is pure: the service loads [`StoredHost`] in the transaction that commits the changes.
 
 mod check;
@@ -44,7 +44,7 @@ pub struct HostFile {
     /// Partition layouts, by name. One that differs from the newest version on the host becomes a new version.
     #[serde(default, deserialize_with = "section", skip_serializing_if = "BTreeMap::is_empty")]
     pub layouts: BTreeMap<LayoutName, DocumentLayout>,
-    /// How the GPUs of daemons are divided, by name: it becomes the daemons' `provisioning` and default memory limit.
+    /// Templates for dividing the GPUs of daemons, by name. A template becomes the daemons' `provisioning` and default memory limit.
     #[serde(default, deserialize_with = "section", skip_serializing_if = "BTreeMap::is_empty")]
     pub templates: BTreeMap<TemplateName, DaemonTemplate>,
     /// Control daemons, by name. Their layouts stand in `bindings`.
@@ -58,7 +58,7 @@ pub struct HostFile {
     pub bindings: BTreeMap<DaemonName, LayoutBinding>,
 }
 
-/// Reads a section; one without anything below its name, as when all of it is commented out, is empty.
+/// Reads a section. A section without content, as when all of it is commented out, is empty.
 fn section<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
@@ -69,15 +69,15 @@ fn section<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserialize
 pub struct LayoutBinding {
     /// The layout.
     pub layout: LayoutName,
-    /// A version that the host has already; left out, the layout as the file has it, or else the newest version.
+    /// A version that the host has already. If it is left out, the layout of the file is used, or else the newest version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub version: Option<u32>,
-    /// The GPU of each role of the layout; a role that is left out is the host's GPU of that index among those of the layout's SKU.
+    /// The GPU of each role of the layout. A role that is left out gets the host's GPU of that index among those of the layout's SKU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(schema_with = crate::layout::roles_by_any_name)]
     pub gpu_map: BTreeMap<Role, GpuRef>,
-    /// What to do about partitions that another program makes or removes.
+    /// Policy for partitions that another program makes or removes.
     #[serde(default)]
     pub drift_policy: PartitionPolicy,
 }
@@ -93,11 +93,11 @@ pub struct HostSpec {
     pub tenants: BTreeMap<TenantName, TenantSpec>,
     /// The layout of each daemon.
     pub bindings: BTreeMap<DaemonName, ActiveLayout>,
-    /// What may be wrong in the file, and refuses nothing.
+    /// Possible mistakes in the file, for which it is not refused.
     pub warnings: Vec<Invalid>,
 }
 
-/// What a host has, as it is stored.
+/// Stored state of a host.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StoredHost {
     /// The newest version of each layout, with its note.
@@ -110,7 +110,7 @@ pub struct StoredHost {
     pub daemons: BTreeMap<DaemonName, DaemonSpec>,
     /// The tenants.
     pub tenants: BTreeMap<TenantName, TenantSpec>,
-    /// Those of them that are drained.
+    /// The tenants that are being drained.
     pub draining: BTreeSet<TenantName>,
 }
 
@@ -121,12 +121,12 @@ pub struct StoredLayout {
     pub version: u32,
     /// Its content.
     pub layout: Layout,
-    /// Why it was written.
+    /// Note on why it was written.
     pub note: Option<String>,
 }
 
 impl StoredHost {
-    /// The content of a version.
+    /// Returns the content of a version.
     pub fn content(&self, wanted: &VersionRef) -> Option<&Layout> {
         let newest = self.layouts.get(&wanted.name).filter(|newest| newest.version == wanted.version);
         newest.map(|newest| &newest.layout).or_else(|| self.versions.get(wanted))

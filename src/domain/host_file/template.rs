@@ -1,7 +1,7 @@
-//! Templates: what daemons of one kind have in common, and how many clients that makes.
+//! Templates: the settings that daemons of one kind share, and the number of clients that their GPUs are divided among.
 //!
-//! A template is read and written in host files alone: it becomes the provisioning and the defaults of the daemons that it names, by
-//! the model of their GPUs. So an export has none, and a file with one changes nothing where it was applied.
+//! Only host files have templates: a template becomes the provisioning and the defaults of the daemons that it names, by the model of
+//! their GPUs. So an export has none, and applying a file with one again changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::memory::Bytes;
 use crate::provisioning::{Provisioning, ProvisioningStrategy};
 use crate::{DaemonName, InvalidValue, MemoryLimit, TemplateName};
 
-/// How the GPUs of some daemons are divided.
+/// Division of the GPUs of some daemons among clients.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DaemonTemplate {
@@ -26,18 +26,18 @@ pub struct DaemonTemplate {
     /// Clients that each GPU is divided among.
     #[schema(minimum = 1, maximum = 60)]
     pub clients_per_gpu: u32,
-    /// How its threads are divided among them.
+    /// Strategy by which the threads of a GPU are divided among them.
     #[serde(default = "uniform")]
     pub strategy: ProvisioningStrategy,
-    /// The memory of each client; left out, tenants without a limit have none.
+    /// The memory of each client; if it is left out, tenants without a limit have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_memory_limit: Option<MemoryLimit>,
-    /// What is otherwise on GPUs of a model, by its product name, as `NVIDIA H200`.
+    /// Overrides for GPUs of a model, by its product name, as `NVIDIA H200`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gpu_models: BTreeMap<String, TemplateOverride>,
 }
 
-/// What a template says otherwise for a model of GPUs.
+/// Values that override those of a template for one model of GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TemplateOverride {
@@ -55,7 +55,7 @@ fn uniform() -> ProvisioningStrategy {
 }
 
 impl DaemonTemplate {
-    /// The clients and the memory of each on a GPU.
+    /// Returns the number of clients of a GPU, and the memory of each.
     fn on(&self, gpu: &Gpu) -> (u32, Option<MemoryLimit>) {
         let other = self.gpu_models.get(&gpu.name).copied().unwrap_or_default();
         (
@@ -64,7 +64,7 @@ impl DaemonTemplate {
         )
     }
 
-    /// Gives a daemon what the template says for its GPUs, which have to agree.
+    /// Applies the template to a daemon; fails if the values for its GPUs differ.
     fn give(&self, daemon: &mut DaemonSpec, gpus: &[Gpu]) -> Result<(), (&'static str, InvalidValue)> {
         if daemon.provisioning != Provisioning::default() {
             return Err(("provisioning", InvalidValue(stated("provisioning"))));
@@ -105,7 +105,7 @@ fn stated(what: &str) -> String {
 /// The templates of a file.
 pub(super) type Templates = BTreeMap<TemplateName, DaemonTemplate>;
 
-/// What is wrong with templates on any host, each with its place; `is_in_file` knows the daemons of the file.
+/// Returns the errors of templates that do not depend on the host, each with its place; `is_in_file` is true for the daemons of the file.
 pub(super) fn faults_of(
     templates: &Templates,
     is_in_file: impl Fn(&DaemonName) -> bool,
@@ -146,7 +146,7 @@ pub(super) fn faults_of(
     faults
 }
 
-/// Gives a daemon what its template says, if it has one.
+/// Applies its template to a daemon, if it has one.
 pub(super) fn with_template(
     templates: &Templates,
     name: &DaemonName,
@@ -159,16 +159,16 @@ pub(super) fn with_template(
     Ok(daemon)
 }
 
-/// What is wrong with templates on one host, each with its place.
+/// Faults of templates on one host, each with its place.
 #[derive(Debug, Default)]
 pub(super) struct TemplateFaults {
-    /// What cannot be so.
+    /// Faults for which the file is refused.
     pub(super) errors: BTreeSet<(String, String)>,
-    /// What may be wanted all the same.
+    /// Faults that may be intended.
     pub(super) warnings: BTreeSet<(String, String)>,
 }
 
-/// Compares what templates give the clients of a GPU with its memory, and the models that they name with those of the host.
+/// Compares the memory that templates give the clients of a GPU with its total, and the models that they name with those of the host.
 pub(super) fn on_host(
     templates: &Templates,
     daemons: &BTreeMap<DaemonName, DaemonSpec>,
@@ -192,7 +192,7 @@ pub(super) fn on_host(
 }
 
 impl DaemonTemplate {
-    /// Adds what is wrong with the memory that it gives the clients of a GPU: the same that admission says of tenants.
+    /// Adds the faults of the memory that it gives the clients of a GPU, by the rules of admission for tenants.
     fn memory_faults(
         &self,
         name: &TemplateName,
@@ -242,12 +242,12 @@ impl DaemonTemplate {
     }
 }
 
-/// The place of what a template says of a model.
+/// Returns the JSON pointer to a template's overrides for a model.
 fn within_model(template: &TemplateName, model: &str) -> String {
     format!("/templates/{template}/gpu_models/{}", model.replace('~', "~0").replace('/', "~1"))
 }
 
-/// A file may be for several hosts, so that a model which this one lacks is no error.
+/// Returns the warning for an unknown model. A file may be for several hosts, so a model that this one lacks is no error.
 fn unknown_model(model: &str, models: &BTreeSet<&str>) -> String {
     let near = models.iter().find(|known| is_near(model, known));
     let remedy = match near {
@@ -258,13 +258,13 @@ fn unknown_model(model: &str, models: &BTreeSet<&str>) -> String {
     format!("no GPU of this host is of model {model:?}, but of {}: {remedy}", enumerated(&models))
 }
 
-/// Whether one may have been written for the other: a part of it, or with less than a third of the letters wrong.
+/// Returns true if one may be a misspelling of the other: a part of it, or with less than a third of the letters wrong.
 fn is_near(written: &str, meant: &str) -> bool {
     let (written, meant) = (written.to_lowercase(), meant.to_lowercase());
     meant.contains(&written) || wrong_letters(&written, &meant) * 3 < meant.chars().count()
 }
 
-/// How many letters have to be added, left out or replaced to make one word of the other.
+/// Returns the number of letters to add, remove or replace to turn one word into the other (the Levenshtein distance).
 fn wrong_letters(word: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -32,7 +32,7 @@ fn read(text: &str) -> HostFile {
     text::read(text, LayoutFormat::Yaml).expect("a host file")
 }
 
-/// What the host has once everything was applied.
+/// Returns the state of the host once everything was applied.
 fn applied(spec: &HostSpec, before: &StoredHost) -> StoredHost {
     let mut stored = before.clone();
     for (name, (layout, note)) in &spec.layouts {

@@ -10,11 +10,11 @@ use crate::layout::text::LayoutFormat;
 const KIND: DocumentKind = DocumentKind {
     noun: "host file",
     version: VERSION,
-    // The lines around the place, and twice what is expected there.
+    // Room for the lines around the place, and twice the expectation there.
     longest_refusal: 1600,
 };
 
-/// Reads a host file; what is wrong in it on any host is refused with its place.
+/// Reads a host file; fails with the place of each error that does not depend on the host.
 pub fn read(text: &str, format: LayoutFormat) -> Result<HostFile, Vec<Invalid>> {
     let file: HostFile = KIND.read(text, format).map_err(|error| {
         let Invalid { pointer, reason } = without_layout(error);
@@ -28,7 +28,7 @@ pub fn read(text: &str, format: LayoutFormat) -> Result<HostFile, Vec<Invalid>> 
     if wrong.is_empty() { Ok(file) } else { Err(wrong) }
 }
 
-/// What a text is that was not read as a host file, where it is a file that others have.
+/// Recognizes a file of another program in a text that could not be read as a host file, and returns a hint for the refusal.
 fn other_format(text: &str) -> Option<&'static str> {
     let has = |line: &str| text.lines().any(|one| one.trim() == line);
     if has("kind: ConfigMap") {
@@ -40,7 +40,7 @@ fn other_format(text: &str) -> Option<&'static str> {
     )
 }
 
-/// Offers no `layout` where the fields of a daemon are listed: it stands under `bindings`.
+/// Removes `layout` from a refusal that lists the fields of a daemon: a host file has it under `bindings`.
 fn without_layout(Invalid { pointer, reason }: Invalid) -> Invalid {
     const FIELDS: &str = "this takes gpus, ";
     let reason = match reason.0.split_once(FIELDS) {
@@ -52,7 +52,7 @@ fn without_layout(Invalid { pointer, reason }: Invalid) -> Invalid {
     Invalid { pointer, reason }
 }
 
-/// Writes what is exported.
+/// Writes an exported host file.
 pub fn write(exported: &super::ExportedHost, format: LayoutFormat) -> String {
     match format {
         LayoutFormat::Yaml => {

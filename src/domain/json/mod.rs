@@ -1,8 +1,8 @@
-//! JSON and queries read into types, with refusals that name the place, the value and what would be accepted.
+//! Reads JSON and queries into types, with refusals that name the place, the value and the values that would be accepted.
 //!
-//! A text is read into a tree first, so that what is no JSON is distinguished from JSON that holds a wrong value. The tree is then read
-//! into the type, which says what it wants: so a refusal speaks of whole numbers and lists, and not of the types of a
-//! programming language. A name that stands twice in an object is refused, whether it is that of a field or a key of a map.
+//! A text is read into a tree first, so that invalid JSON is distinguished from JSON with an invalid value. The tree is then read
+//! into the type, which states its expectation: so a refusal speaks of whole numbers and lists, and not of the types of a
+//! programming language. A name that occurs twice in an object is refused, whether it is that of a field or a key of a map.
 
 mod reader;
 
@@ -22,11 +22,11 @@ enum Node {
     Text(String),
     List(Vec<Node>),
     Object(Vec<(String, Node)>),
-    /// A value in a query: it is what it can be read as.
+    /// A value in a query, whose type is the one that it can be read as.
     Word(String),
 }
 
-/// Why a text is not read.
+/// Reason why a text could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// It is no JSON.
@@ -42,7 +42,7 @@ pub enum Unreadable {
 pub struct InvalidJsonValue {
     /// The JSON pointer to it.
     pub pointer: String,
-    /// What is wrong with it, and what would be accepted.
+    /// Explanation of the refusal, with the values that would be accepted.
     pub detail: String,
 }
 
@@ -53,7 +53,7 @@ pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unreadable> {
         let refused = |detail: &str| {
             Unreadable::Refused(InvalidJsonValue { pointer: String::new(), detail: detail.to_owned() })
         };
-        // Both are JSON, only more of it than is read.
+        // Both are valid JSON beyond the limits of the parser.
         if text.starts_with("recursion limit exceeded") {
             return refused("lists and objects are nested more than 127 deep: nothing here needs as much");
         }
@@ -78,7 +78,7 @@ impl InvalidJsonValue {
         Self { pointer: String::new(), detail: shortened(detail.to_string()) }
     }
 
-    /// The same in something that has it under this name.
+    /// Moves the refusal into an object or a list that has the value under this name or index.
     fn inside(mut self, name: &str) -> Self {
         self.pointer.insert_str(0, &name.replace('~', "~0").replace('/', "~1"));
         self.pointer.insert(0, '/');
@@ -138,7 +138,7 @@ impl de::Error for InvalidJsonValue {
     }
 }
 
-/// The field that a refusal says is missing.
+/// Returns the field that is missing, from the text of a refusal.
 pub fn missing_field(detail: &str) -> Option<&str> {
     detail.strip_prefix("the field ")?.strip_suffix(" is missing: it is required")
 }
@@ -157,7 +157,7 @@ fn quoted(text: &str) -> String {
     format!("{:?}", cut(text))
 }
 
-/// The beginning of what may be of any length.
+/// Returns the beginning of a text of any length.
 fn cut(text: &str) -> String {
     match text.char_indices().nth(80) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -1,4 +1,4 @@
-//! A tree as what types are read from.
+//! Reads types from a tree.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,7 +13,7 @@ use serde_json::Number;
 use super::{InvalidJsonValue, Node, cut, one_of, quoted};
 
 impl Node {
-    /// The value as a reader of the refusal knows it.
+    /// Returns the value as a refusal shows it.
     fn shown(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
@@ -29,7 +29,7 @@ impl Node {
         InvalidJsonValue::not(&self.shown(), wanted)
     }
 
-    /// The whole number that it is; `2.0` is one, as JSON Schema has it.
+    /// Returns the value as a whole number; `2.0` is one, as in JSON Schema.
     fn whole(&self) -> Option<i128> {
         match self {
             Self::Number(number) => whole(number),
@@ -211,7 +211,7 @@ impl<'de> Deserializer<'de> for Node {
     forward_to_deserialize_any! { i128 u128 char bytes byte_buf unit unit_struct identifier }
 }
 
-/// A map would keep the last value of a name and drop the others without a word.
+/// Refuses a name that occurs twice: a map would keep its last value and silently drop the others.
 fn refuse_repeated_names(fields: &[(String, Node)]) -> Result<(), InvalidJsonValue> {
     let mut seen = HashSet::with_capacity(fields.len());
     match fields.iter().find(|(name, _)| !seen.insert(name.as_str())) {
@@ -273,11 +273,11 @@ impl<'de> MapAccess<'de> for Fields {
     }
 }
 
-/// A variant that was chosen, with what stands under its name.
+/// A variant that was chosen, with the value under its name.
 struct Chosen {
     name: String,
     value: Option<Node>,
-    /// What would be accepted in its place.
+    /// Values that would be accepted instead.
     wanted: String,
 }
 

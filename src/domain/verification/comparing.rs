@@ -1,18 +1,18 @@
-//! Setting by setting: what was configured beside what the client saw.
+//! Comparison of each setting as configured with what the client saw.
 
 use super::{ComparisonVerdict, SettingComparison, SettingValue, VerifiedSetting as Setting};
 use crate::memory::{Bytes, MIB};
 use crate::resolution::context_bytes;
 use crate::{GpuUuid, Priority};
 
-/// How far memory may be from what is expected of a client.
+/// Tolerance of memory around the value that a client is expected to see, in bytes.
 ///
-/// A context takes about 27.5 MiB and 3.7 MiB for each SM, which fits what was measured on an H200 within 2 MiB (FACTS.md,
-/// "Limits"); another 2 MiB go where the daemon has several GPUs, and the driver hands memory out in blocks of 2 MiB. This leaves
+/// A context takes about 27.5 MiB and 3.7 MiB for each SM, which fits the measurements on an H200 within 2 MiB (FACTS.md,
+/// "Limits"). It takes another 2 MiB if the daemon has several GPUs, and the driver hands memory out in blocks of 2 MiB. This leaves
 /// room for other versions of the driver, and is far below any limit under which a client can start beside its context.
 pub const TOLERANCE: u64 = 64 * MIB;
 
-/// What a client of the tenant should see.
+/// Values that a client of the tenant should see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expectation {
     /// Its GPUs.
@@ -21,45 +21,45 @@ pub struct Expectation {
     pub priority: Priority,
 }
 
-/// What it should see of a GPU.
+/// Values that a client should see of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedGpu {
     /// The GPU.
     pub uuid: GpuUuid,
-    /// SMs; `None` where that is not known.
+    /// SMs; `None` if their number is not known.
     pub sms: Option<u32>,
-    /// Whether what a context takes, and what a percentage gives, was measured on this kind of GPU.
+    /// True if the size of contexts and the SMs of percentages were measured on this kind of GPU.
     pub is_measured: bool,
     /// Its memory limit there; `None` is the whole GPU.
     pub limit: Option<u64>,
-    /// The least memory of the GPU that was free while it ran, by the driver; `None` where that is not known.
+    /// The least memory of the GPU that was free while the client ran, by the driver; `None` if it is not known.
     pub free: Option<u64>,
-    /// The SMs of the whole GPU where a partition decides how many it sees: what a context takes there follows from no formula. On an L40S it
-    /// was 426 MiB in partitions of 4 and of 8 SMs (recording 27), so it is taken for something between nothing and the whole GPU's.
+    /// The SMs of the whole GPU if a partition decides how many the client sees: no formula gives the size of a context there. On an L40S
+    /// it was 426 MiB in partitions of 4 and of 8 SMs (recording 27), so it is assumed to be between nothing and that of the whole GPU.
     pub partition_of: Option<u32>,
 }
 
-/// What the client saw.
+/// Values that the client saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientSight {
-    /// Whether it was a client of MPS; `None` where the driver is too old to report it.
+    /// True if it was a client of MPS; `None` if the driver is too old to report it.
     pub mps: Option<bool>,
-    /// The GPUs.
+    /// The GPUs that it saw.
     pub gpus: Vec<SeenGpu>,
-    /// Why it could not see all, where it could not.
+    /// Reason why it could not see all GPUs, if it could not.
     pub failure: Option<String>,
 }
 
-/// What it saw of a GPU.
+/// Values that the client saw of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenGpu {
     /// The GPU.
     pub uuid: GpuUuid,
     /// SMs.
     pub sms: u32,
-    /// Free memory in bytes, the context paid.
+    /// Free memory in bytes, after its context was allocated.
     pub free: u64,
-    /// The largest single allocation of one as large as the limit, in bytes, where it tried.
+    /// The largest single allocation that succeeded, up to the limit, in bytes; `None` if it did not try.
     pub largest: Option<u64>,
 }
 
@@ -166,14 +166,14 @@ fn sms(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
     compared.differs(why, RESTART)
 }
 
-/// How far memory may be off on a GPU: where contexts were not measured, by a whole one more.
+/// Returns the tolerance of memory on a GPU; if contexts were not measured on its kind, it is larger by a whole context.
 fn tolerance(expected: &ExpectedGpu, context: u64) -> u64 {
     TOLERANCE + if expected.is_measured { 0 } else { context }
 }
 
-/// The least and the most that a context takes.
+/// Returns the least and the most memory of a context.
 fn contexts(expected: &ExpectedGpu, seen: &SeenGpu) -> (u64, u64) {
-    // Of the SMs that it has, not of those that it should have: what is wrong with these is said of these.
+    // It is computed from the SMs that the client has, not from those that it should have: a difference in SMs is reported on its own.
     let of_seen = context_bytes(seen.sms);
     expected.partition_of.map_or((of_seen, of_seen), |total| (0, context_bytes(total).max(of_seen)))
 }

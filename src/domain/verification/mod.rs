@@ -1,7 +1,7 @@
-//! Verification: what a CUDA client saw in the environment of a tenant, beside what was configured.
+//! Verification: the values that a CUDA client saw in the environment of a tenant, compared with the configured ones.
 //!
-//! A client is the only witness that owes the daemon nothing: settings that were read back may still not reach it. What is
-//! compared is pure ([`compare`]); who sends the client is `service/tenants/verification.rs`.
+//! A client is the only witness that does not depend on the daemon: settings that were read back may still not reach it. The
+//! comparison is pure ([`compare`]); `service/tenants/verification.rs` starts the client.
 
 mod comparing;
 
@@ -18,7 +18,7 @@ pub use comparing::{ClientSight, Expectation, ExpectedGpu, SeenGpu, TOLERANCE, c
 /// Verification of a tenant: the client that is on its way, and the result of the last one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Verification {
-    /// Since when a client is on its way; `null` while none is.
+    /// Time since which a client is under way; `null` while none is.
     #[serde(with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub running_since: Option<i64>,
@@ -29,13 +29,13 @@ pub struct Verification {
 /// The result of one verification.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct VerificationResult {
-    /// In a word.
+    /// The outcome in one word.
     pub outcome: VerificationOutcome,
     /// When it was requested.
     #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub requested_at: i64,
-    /// When the client had reported, or was given up.
+    /// Time at which the client had reported, or was given up.
     #[serde(with = "crate::rfc3339")]
     #[schema(value_type = String, format = DateTime)]
     pub observed_at: i64,
@@ -47,10 +47,10 @@ pub struct VerificationResult {
     pub daemon_revision: i64,
     /// The server that the client was connected to, by its process; `null` where none was.
     pub server: Option<ClientId>,
-    /// Since when it is no longer about what is there now; left out where it still is.
+    /// Reason why it no longer describes the present state; left out while it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale: Option<Staleness>,
-    /// Why no client could run, where `outcome` is `not_verified`.
+    /// Reason why no client could run, if `outcome` is `not_verified`.
     pub blocker: Option<VerificationBlocker>,
     /// Each setting; empty where no client could run.
     pub comparisons: Vec<SettingComparison>,
@@ -59,7 +59,7 @@ pub struct VerificationResult {
 }
 
 impl VerificationResult {
-    /// The settings that differ, each once.
+    /// Returns the settings that differ, each once.
     pub fn differing(&self) -> Vec<VerifiedSetting> {
         let mut settings: Vec<VerifiedSetting> = self
             .comparisons
@@ -78,13 +78,13 @@ impl VerificationResult {
 pub enum VerificationOutcome {
     /// A client ran, and nothing that it can see differs.
     Verified,
-    /// A client saw something else than configured.
+    /// A client saw other values than the configured ones.
     Differs,
     /// No client could run.
     NotVerified,
 }
 
-/// Why a result is no longer about what is there now.
+/// Reason why a result no longer describes the present state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Staleness {
@@ -99,7 +99,7 @@ pub enum Staleness {
 }
 
 impl Staleness {
-    /// The same in words.
+    /// Returns the reason in words.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::TenantChanged => "the tenant was changed since",
@@ -110,16 +110,16 @@ impl Staleness {
     }
 }
 
-/// What blocked a client.
+/// Reason why no client could run, with an explanation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct VerificationBlocker {
-    /// In a word.
+    /// The reason as a code.
     pub code: BlockerCode,
-    /// What happened, with the remedy.
+    /// Explanation, with the remedy.
     pub message: String,
 }
 
-/// What blocked a client, as a code.
+/// Code of a reason why no client could run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockerCode {
@@ -129,7 +129,7 @@ pub enum BlockerCode {
     Cordoned,
     /// The host is in maintenance.
     Maintenance,
-    /// Clients of another user are connected, for whose end the tenant's would wait.
+    /// Clients of another user are connected, and the tenant's client would wait until they have ended.
     OtherUser,
     /// The manager is not root, and cannot be the tenant's user.
     NotRoot,
@@ -148,7 +148,7 @@ pub enum BlockerCode {
 }
 
 impl BlockerCode {
-    /// The same for a user who is limited to the tenant: it names no process and no user.
+    /// Returns the explanation for a user who is limited to the tenant: it names no process and no user.
     pub fn redacted_message(self) -> &'static str {
         match self {
             Self::DaemonNotReady => {
@@ -180,22 +180,22 @@ impl BlockerCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VerifiedSetting {
-    /// Whether it is a client of MPS at all.
+    /// Connection to MPS: true if the process is a client of MPS.
     Mps,
     /// The GPUs, by UUID.
     Gpus,
     /// The SMs.
     Sms,
-    /// The memory that is left to a client of its limit, its context paid, in bytes; without a limit, of the GPU.
+    /// The memory that is left to a client of its limit after its context was allocated, in bytes; without a limit, of the GPU.
     DeviceMemoryLimit,
-    /// The largest single allocation that succeeded of one as large as the limit, in bytes; at most `expected`.
+    /// The largest single allocation that succeeded, up to the limit, in bytes; at most `expected`.
     LargestAllocation,
     /// The priority.
     Priority,
 }
 
 impl VerifiedSetting {
-    /// The word in the API.
+    /// Returns the word in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Mps => "mps",
@@ -208,11 +208,11 @@ impl VerifiedSetting {
     }
 }
 
-/// A value of a setting, of the kind that the setting says.
+/// A value of a setting, of the type that the setting has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(untagged)]
 pub enum SettingValue {
-    /// Whether it is so.
+    /// True or false.
     Flag(bool),
     /// SMs, or bytes.
     Number(u64),
@@ -223,7 +223,7 @@ pub enum SettingValue {
 }
 
 impl SettingValue {
-    /// In words: with memory in units, and GPUs as their reader calls them.
+    /// Describes the value, with memory in units and GPUs by the names that `called` gives.
     pub fn words(&self, setting: VerifiedSetting, called: impl Fn(&GpuUuid) -> String) -> String {
         match self {
             Self::Flag(is_so) => if *is_so { "yes" } else { "no" }.to_owned(),
@@ -235,32 +235,32 @@ impl SettingValue {
     }
 }
 
-/// A setting as it was configured beside what the client saw.
+/// A setting as configured, compared with what the client saw.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SettingComparison {
     /// The setting.
     pub setting: VerifiedSetting,
     /// The GPU, for a setting of each.
     pub gpu: Option<GpuUuid>,
-    /// What should be seen; `null` where that is not known.
+    /// Value that the client should see; `null` if it is not known.
     pub expected: Option<SettingValue>,
-    /// What the client saw; `null` where it saw nothing of it.
+    /// Value that the client saw; `null` if it saw none.
     pub seen: Option<SettingValue>,
-    /// Whether that fits.
+    /// Verdict of the comparison.
     pub verdict: ComparisonVerdict,
-    /// Why it does not fit, or could not be seen.
+    /// Reason why the values differ, or why the setting could not be seen.
     pub reason: Option<String>,
-    /// What to do about it, where it differs.
+    /// Remedy, if the values differ.
     pub remedy: Option<String>,
 }
 
-/// Whether what was seen fits what was configured.
+/// Verdict on a setting: the value that the client saw fits the configured one, or does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ComparisonVerdict {
-    /// It does.
+    /// The client saw the expected value.
     Holds,
-    /// It does not.
+    /// The client saw another value.
     Differs,
     /// A client cannot see it, or could not this time.
     NotSeen,
