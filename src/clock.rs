@@ -1,4 +1,4 @@
-//! What time it is, passed to whatever needs it: only this file reads the wall clock.
+//! The time, passed to whatever needs it: only this file reads the wall clock.
 
 #![allow(clippy::disallowed_methods, reason = "the one place that reads the clock")]
 
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// Where the time comes from; cheap to copy.
+/// A source of the time; cheap to copy.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock(ClockSource);
 
@@ -36,12 +36,12 @@ impl Clock {
         ms_of(self.now())
     }
 
-    /// Whether the clock is before 1970, where libraries have no date to give and panic.
+    /// Returns true if the clock is before 1970, where libraries have no date to give and panic.
     pub fn is_before_1970(self) -> bool {
         self.now() < UNIX_EPOCH
     }
 
-    /// A new ID of version 7, which begins with the time: in the order in which they are made, as long as the clock goes forward.
+    /// Makes an ID of version 7, which begins with the time: IDs sort in the order of their creation, as long as the clock goes forward.
     pub fn new_id(self) -> Uuid {
         match self.0 {
             ClockSource::System => id_at(SystemTime::now()),
@@ -62,15 +62,15 @@ fn ms_of(time: SystemTime) -> i64 {
     i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// IDs of one time before 1970 are in no order, and the library panics at such a time.
+/// Makes an ID from a time. IDs of one time before 1970 are in no order, since the library panics at such a time.
 fn id_at(time: SystemTime) -> Uuid {
     if time >= UNIX_EPOCH { Uuid::now_v7() } else { id_of_ms(0) }
 }
 
-/// IDs of one millisecond are in no order.
+/// Makes an ID from a time in milliseconds. IDs of one millisecond are in no order.
 fn id_of_ms(ms: i64) -> Uuid {
     let mut random = [0; 10];
-    // Without randomness these IDs are alike: the second of an operation is refused by the database.
+    // Without randomness, two IDs of one millisecond are equal: the database refuses the second operation.
     if let Err(error) = getrandom::fill(&mut random) {
         tracing::warn!(%error, "no randomness for an ID");
     }

@@ -17,12 +17,12 @@ use proptest::test_runner::{Config, RngSeed, TestRunner};
 
 /// One input of this many is a long one.
 const LONG_EVERY: u32 = 128;
-/// The most processor time that any input may take, in any build: many times what the slowest takes, and far below what
-/// quadratic work on [`LONGEST`] bytes would.
+/// The most processor time that any input may take, in any build: many times the time of the slowest, and far below the time of
+/// quadratic work on [`LONGEST`] bytes.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// The longest reply, piece of a log and body that any parser gets, in bytes.
 const LONGEST: usize = 1 << 20;
-/// What numbers are replaced by.
+/// Replacements of numbers in samples.
 const NUMBERS: [&str; 16] = [
     "0",
     "-1",
@@ -66,7 +66,7 @@ impl fmt::Debug for Input {
     }
 }
 
-/// What inputs are made of.
+/// Inputs of a parser: samples of what it accepts, words of its grammar, and the length of the longest.
 pub(crate) struct Inputs {
     samples: Vec<Vec<u8>>,
     words: Vec<Vec<u8>>,
@@ -74,20 +74,20 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    /// Inputs like these samples, and made of these words.
+    /// Makes inputs like these samples, and inputs of these words.
     pub(crate) fn new<S: AsRef<[u8]>>(samples: impl IntoIterator<Item = S>, words: &[&str]) -> Self {
         let samples = samples.into_iter().map(|sample| sample.as_ref().to_vec()).collect();
         Self { samples, words: words.iter().map(|word| word.as_bytes().to_vec()).collect(), longest: LONGEST }
     }
 
-    /// The same with the longest inputs no longer than that, for a parser whose caller has such a bound.
+    /// Limits the length of the longest inputs, for a parser whose caller has such a limit.
     pub(crate) fn at_most(mut self, bytes: usize) -> Self {
         self.longest = bytes;
         self
     }
 
-    /// Checks `property` with every input. It panics where it does not hold, and returns whether the input was accepted: a test
-    /// whose inputs are all refused has parsed nothing.
+    /// Checks `property` with every input. The property panics where it does not hold, and returns true if the parser accepted the input: a
+    /// test whose inputs are all refused has parsed nothing.
     pub(crate) fn check(&self, property: impl Fn(&[u8]) -> bool) {
         let accepted = Cell::new(false);
         let in_time = |Input(bytes): &Input| {
@@ -102,7 +102,7 @@ impl Inputs {
         assert!(accepted.get(), "every input was refused");
     }
 
-    /// As [`Inputs::check`], for parsers of text: bytes that are no UTF-8 come as U+FFFD.
+    /// Checks as [`Inputs::check`] does, for parsers of text: bytes that are no UTF-8 come as U+FFFD.
     pub(crate) fn check_text(&self, property: impl Fn(&str) -> bool) {
         self.check(|input| property(&String::from_utf8_lossy(input)));
     }
@@ -162,12 +162,12 @@ impl Inputs {
 /// A change of a sample at some place.
 #[derive(Debug, Clone)]
 enum Edit {
-    /// Puts this in the place of as many bytes.
+    /// Overwrites as many bytes with these.
     Replace {
         length: usize,
         with: Vec<u8>,
     },
-    /// Puts this in the place of the next number.
+    /// Overwrites the next number with this.
     Number(&'static str),
     /// Swaps a line with this one.
     SwapLines(Index),
@@ -211,7 +211,7 @@ fn range(ends: [Index; 2], length: usize) -> Range<usize> {
     one.min(other)..one.max(other)
 }
 
-/// Checks `property` with values of a strategy: most often that what is printed is read back.
+/// Checks `property` with values of a strategy: most often that a printed value is read back as it was.
 pub(crate) fn values<S: Strategy>(strategy: S, property: impl Fn(&S::Value)) {
     run(Config::default().cases, strategy, property);
 }
@@ -219,7 +219,7 @@ pub(crate) fn values<S: Strategy>(strategy: S, property: impl Fn(&S::Value)) {
 fn run<S: Strategy>(cases: u32, strategy: S, property: impl Fn(&S::Value)) {
     let mut config = Config { cases, failure_persistence: None, ..Config::default() };
     if config.rng_seed == RngSeed::Random {
-        // A change is judged by the same inputs as the one before it.
+        // One seed for all runs, so that two versions of the code are judged by the same inputs.
         config.rng_seed = RngSeed::Fixed(1);
     }
     let checked = TestRunner::new(config).run(&strategy, |value| {
@@ -229,7 +229,7 @@ fn run<S: Strategy>(cases: u32, strategy: S, property: impl Fn(&S::Value)) {
     checked.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// How long this thread has had a processor: a busy machine takes it away in between.
+/// Returns the processor time of this thread; wall time would count other programs of a busy machine.
 fn processor_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("readable");
     Duration::from_nanos(text.split(' ').next().and_then(|word| word.parse().ok()).expect("a time"))

@@ -36,24 +36,24 @@ pub async fn backup(config: &Config, file: &Path) -> Result<Made, StartupError> 
     Ok(Made { backup, unrecorded: recorded.err().map(|error| error.to_string()) })
 }
 
-/// What the caller does with a file.
+/// Returns the record of what the caller does with a file.
 fn attempt(action: &str, file: &Path) -> AttemptedAction {
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     AttemptedAction::at_command_line(rustix::process::geteuid().as_raw(), action, &file)
 }
 
-/// Puts a backup in the place of the database; refuses while a manager serves.
+/// Restores a backup in the place of the database; refuses while a manager serves.
 ///
-/// One with a broken audit is refused unless that is allowed.
+/// A backup with a broken audit log is refused unless `broken_audit` is set.
 pub async fn restore(config: &Config, file: &Path, broken_audit: bool) -> Result<Restored, StartupError> {
-    // The manager may be another user, whose directory it is.
+    // The owner of the directory: the manager may run as another user.
     let owner = std::fs::metadata(&config.state_dir).map(|directory| directory.uid());
     let trust = owner.map_or_else(|_| Trust::own(), |owner| Trust::own().and(owner));
-    // Who can change it can put a token into it.
+    // Whoever can change the backup can put a token into it.
     trust
         .check(file, Content::File)
         .map_err(|untrusted| StartupError(format!("the backup is refused: {untrusted}")))?;
-    // What is wrong with the file is said before anything is made.
+    // The backup is examined before anything is made.
     let backup = backup::examine(file).await.map_err(refused)?;
     trusted::check_state(&config.state_dir, &trust).map_err(refused)?;
     let lock = lock::take(&config.state_dir).await.map_err(refused)?;
@@ -63,7 +63,7 @@ pub async fn restore(config: &Config, file: &Path, broken_audit: bool) -> Result
     let now = Clock::system().unix_ms();
     let restored = restore::restore(backup, broken_audit, &database, &machine_id, &attempt, now).await;
     if restored.is_ok() {
-        // The audit ends where the backup's does, and the restore is recorded: it covers everything.
+        // The audit log now ends where that of the backup did, and with the restore: the head of the old one is obsolete.
         AuditHead::in_directory(&config.state_dir).forget().map_err(refused)?;
     }
     drop(lock);

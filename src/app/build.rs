@@ -46,21 +46,21 @@ use crate::supervisor::{
     DurableWrite, Fleet, ForeignDaemonScanner, GpuPresence, Handouts, OwnedComputeModes, SupervisorContext,
 };
 
-/// How long the last events may take to be written.
+/// Longest time for the last events to be written.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// What is checked, locked and read before a port is taken and the database is opened.
+/// State that is checked, locked and read before a port is taken and the database is opened.
 pub struct Prepared {
     lock: StateLock,
     users: UserMap,
     machine_id: String,
-    /// `None` for a simulated host, which is written and so made later.
+    /// `None` for a simulated host, which is written to the runtime directory and therefore made later.
     real: Option<Platform>,
     remembered: Option<crate::gpu::SuspendedGpus>,
     admin_token: Option<Secret>,
-    /// What the example daemons of a new simulated host should be; `None` adds no examples.
+    /// Desired state of the example daemons of a new simulated host; `None` adds no examples.
     seeded: Option<DesiredState>,
-    /// The binary that probes are run with, where it is not this process's own.
+    /// Binary that runs probes, if it is not this process's own.
     probe: Option<PathBuf>,
 }
 
@@ -96,7 +96,7 @@ impl Prepared {
         Self { seeded: None, ..self }
     }
 
-    /// Runs probes with another binary than this process's own, which may be that of a test.
+    /// Runs probes with another binary: this process's own may be that of a test.
     #[must_use]
     pub fn with_probe(self, program: PathBuf) -> Self {
         Self { probe: Some(program), ..self }
@@ -113,20 +113,20 @@ pub struct App {
     audit_head: AuditHead,
     events: EventQueue,
     new_token: bool,
-    /// What requests have begun and may outlive them.
+    /// Tasks that requests have begun and that may outlive them.
     tasks: TaskTracker,
     event_writer: JoinHandle<()>,
     record_writer: JoinHandle<()>,
     background: Vec<JoinHandle<()>>,
     lock: StateLock,
-    /// What is waited for, where the driver is not here yet.
+    /// The wait for the driver, if it is missing.
     waiting: Option<DriverWait>,
 }
 
 impl App {
     /// Opens the database, adopts or starts what is recorded, and seeds a new simulated host.
     ///
-    /// `address` is what it will be reached at, `listening` what it says of that; `stop` ends what runs until shutdown.
+    /// `address` is the address of the API, `listening` its description for the API; `stop` ends the tasks that run until shutdown.
     pub async fn build(
         config: &Config,
         prepared: Prepared,
@@ -140,7 +140,7 @@ impl App {
         let health = HostHealth::default();
         let clock = Clock::system();
         let store = open_store(clock, &config.state_dir.join(DATABASE), health.clone()).await?;
-        // After the database: a token without one shows that it was lost.
+        // Only after the database is open: a token without a database shows that the database was lost.
         let new_token = admin_token.is_none();
         let token = admin_token.map_or_else(|| token_file::create(&config.state_dir), Ok)?;
         if platform.waiting.is_none() {
@@ -228,12 +228,12 @@ impl App {
         })
     }
 
-    /// What is waited for, where the driver is not here yet.
+    /// Returns the wait for the driver, if it is missing.
     pub(super) fn waiting(&self) -> Option<&DriverWait> {
         self.waiting.as_ref()
     }
 
-    /// Whether this is the first start with this state directory.
+    /// Returns true if this is the first start with this state directory.
     pub(super) fn is_new(&self) -> bool {
         self.new_token
     }
@@ -269,7 +269,7 @@ impl App {
         listeners.serve(router, limits, certificates, context, stop)
     }
 
-    /// An address at which the operator logs in once.
+    /// Makes an address at which the operator can log in once.
     pub(super) async fn first_login(&self) -> Result<Secret, StartupError> {
         let service = &self.state.service;
         let ctx = RequestContext::new(Actor::manager(), service.clock(), None);
@@ -277,7 +277,7 @@ impl App {
         Ok(self.state.auth.login_url(&made.code))
     }
 
-    /// Ends everything but the daemons: first who may still write, then the writers, then the database, then the lock.
+    /// Ends everything but the daemons: first the tasks that may still write, then the writers, then the database, then the lock.
     pub async fn shutdown(self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -293,7 +293,7 @@ impl App {
     }
 }
 
-/// What all drivers share.
+/// Makes the context that the supervisors of all daemons share.
 fn supervisor_context(
     config: &Config,
     clock: Clock,
@@ -349,7 +349,7 @@ async fn add_examples(
     config: &Config,
 ) -> Result<(), StartupError> {
     let unfinished = config.state_dir.join(seed::SEEDING);
-    // A copied state directory may bring the file along: what is sealed gets nothing new.
+    // A copied state directory may contain the file: a sealed database gets nothing new.
     let is_new = !store.is_sealed() && (first_start || unfinished.exists());
     let Some(seeded) = seeded.filter(|_| is_new) else { return Ok(()) };
     if service.without_permit().has_lost_daemons().await {
@@ -362,7 +362,7 @@ async fn add_examples(
     seed::seed_simulated_host(service, inventory, seeded, &unfinished).await
 }
 
-/// What runs beside the requests for as long as the manager does.
+/// Starts the tasks that run beside the requests until the manager ends.
 fn spawn_background_tasks(service: &Service, config: &Config) -> Vec<JoinHandle<()>> {
     let every = config.refresh_interval();
     let keep = writer::Keep { days: config.events.keep_days, count: config.events.keep_count };
@@ -384,7 +384,7 @@ fn spawn_background_tasks(service: &Service, config: &Config) -> Vec<JoinHandle<
     ]
 }
 
-/// Writes the last events, unless that takes too long, and that the manager stops.
+/// Writes the last events, for a limited time, and then records that the manager stops.
 async fn flush_events(events: &EventQueue, mut writer: JoinHandle<()>, service: &Service) {
     service.without_permit().write_last_uses().await;
     events.close();

@@ -1,4 +1,4 @@
-//! Keeps the certificate that is served the one that its files hold.
+//! Reloads the served certificate when its files change.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ use crate::domain::listening::{HostListening, TlsStatus};
 use crate::host::Watch;
 use crate::http::tls::{Certificates, Reloaded, TlsError};
 
-/// How long files must be left alone before they are read: a certificate and its key are two writes.
+/// Time without changes after which files are read: a certificate and its key are two writes.
 const DEBOUNCE: Duration = Duration::from_millis(300);
-/// How often files are read though no change was reported: what is behind a link of a link may be elsewhere.
+/// Pause after which files are read without a report of a change: the target of a link to a link may be in a directory that is not watched.
 const ANYWAY: Duration = Duration::from_secs(10 * 60);
 
 /// Takes SIGHUP over, which would end the process, and reads the certificate that the configuration names.
@@ -32,7 +32,7 @@ pub(super) fn load(tls: Option<&Tls>) -> Result<Option<Arc<Certificates>>, TlsEr
     Ok(read.map(Arc::new))
 }
 
-/// How the API is reached at first.
+/// Returns the address and the protection of the API at the start.
 pub(super) fn listening(address: SocketAddr, certificates: Option<&Certificates>) -> HostListening {
     HostListening {
         address: address.to_string(),
@@ -41,7 +41,7 @@ pub(super) fn listening(address: SocketAddr, certificates: Option<&Certificates>
     }
 }
 
-/// What a certificate says of itself while its files are whole.
+/// Returns the status of a certificate whose files are intact.
 fn status(certificates: &Certificates) -> TlsStatus {
     TlsStatus { not_after: certificates.not_after().saturating_mul(1000), reload_error: None }
 }

@@ -1,4 +1,4 @@
-//! The manager's own files while it serves, and what their state at the start says of the time before.
+//! Watches the manager's own files while it serves, and compares them at the start with what was remembered.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,21 +12,21 @@ use crate::domain::health::{FaultReport, HostFault, HostHealth};
 use crate::store::audit_head::{self, AUDIT_HEAD, AuditHead, Truncated};
 use crate::store::{self, Store, StoreError};
 
-/// How often the files are searched for; what is committed longer ago than this is remembered in `audit.head`.
+/// Pause between two checks of the files; a row that was committed longer ago than this is remembered in `audit.head`.
 const EVERY: Duration = Duration::from_secs(1);
-/// After how many of those a failed write is tried again.
+/// Number of checks after which a failed write is tried again.
 const RETRY: u64 = 5;
-/// Bytes below which the state directory has no room: a few writes.
+/// Free bytes below which the state directory has no room: a few writes.
 const NO_ROOM: u64 = 64 << 10;
 
-/// Why a state directory lacks its database, where something else in it shows that there was one.
+/// Describes why a state directory lacks its database, where other files in it show that it had one.
 pub(super) fn missing_database(state_dir: &Path) -> Option<String> {
     let database = state_dir.join(DATABASE);
     let what = match std::fs::metadata(&database) {
         Ok(file) if file.len() > 0 => return None,
         Ok(_) => "is empty",
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => "is missing",
-        // Opening it reports why it cannot be opened.
+        // Opening the database reports the error.
         Err(_) => return None,
     };
     let signs = [state_dir.join("admin.token"), state_dir.join(audit_head::AUDIT_HEAD)];
@@ -38,7 +38,7 @@ pub(super) fn missing_database(state_dir: &Path) -> Option<String> {
     ))
 }
 
-/// Refuses a state directory that has lost its database, unless a new one is wanted; and a new one where there is one.
+/// Refuses a state directory that has lost its database, unless a new one is wanted; and a new one where a database exists.
 pub(super) fn check_database(state_dir: &Path, new_database: bool) -> Result<(), StartupError> {
     let missing = missing_database(state_dir);
     if new_database && missing.is_none() && state_dir.join(DATABASE).exists() {
@@ -58,7 +58,7 @@ pub(super) fn check_database(state_dir: &Path, new_database: bool) -> Result<(),
     }
 }
 
-/// Compares the audit with the row that was remembered outside of the database, and reports what is missing.
+/// Compares the audit log with the row that was remembered outside of the database, and reports what is missing.
 pub(super) async fn compare_audit(
     clock: Clock,
     store: &Store,
@@ -107,8 +107,8 @@ pub(super) async fn compare_audit(
     written.map_err(refused)
 }
 
-/// Watches the database's files and the room on their disk, tries again what could not be written, and remembers where the audit
-/// ends; until shutdown.
+/// Watches the database's files and the free space of their disk until shutdown, tries failed writes again, and remembers the end of the
+/// audit log.
 pub(super) async fn watch(store: Store, state_dir: PathBuf, health: HostHealth) {
     let head = AuditHead::in_directory(&state_dir);
     let mut committed = store.committed();
@@ -118,7 +118,7 @@ pub(super) async fn watch(store: Store, state_dir: PathBuf, health: HostHealth) 
         store.check_files();
         check_room(&state_dir, &health);
         if health.has(HostFault::WritesFail) && second.is_multiple_of(RETRY) {
-            // What comes of it is reported by the writer.
+            // The writer reports the result.
             let _ = store.check_writes().await;
         }
         if committed.has_changed().unwrap_or(false) {
@@ -130,11 +130,11 @@ pub(super) async fn watch(store: Store, state_dir: PathBuf, health: HostHealth) 
     }
 }
 
-/// Reports a state directory without room before a write fails for it: on a host where nothing changes that may be days later,
-/// when a daemon dies and its start cannot be written down.
+/// Reports a state directory without room before a write fails: on a host where nothing changes that may be days later, when a daemon
+/// dies and its start cannot be recorded.
 fn check_room(state_dir: &Path, health: &HostHealth) {
     let Ok(disk) = rustix::fs::statvfs(state_dir) else { return };
-    // Some blocks are left to root alone.
+    // Some blocks are reserved for root.
     let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
     let room = blocks.saturating_mul(disk.f_frsize);
     let report = (room < NO_ROOM).then(|| FaultReport {
@@ -155,9 +155,9 @@ fn check_room(state_dir: &Path, health: &HostHealth) {
     }
 }
 
-/// Remembers where the audit ends; whether that was done.
+/// Remembers the end of the audit log; returns true if that was done.
 ///
-/// Not while the database is known to lack rows or is gone: what is remembered shows it to the next start.
+/// Nothing is remembered while the database is known to lack rows or is gone: the older record shows the loss to the next start.
 pub(super) async fn remember(store: &Store, head: &AuditHead, health: &HostHealth) -> bool {
     if health.has(HostFault::AuditTruncated) || health.has(HostFault::DatabaseLost) {
         return false;

@@ -23,16 +23,16 @@ pub(super) struct Platform {
     pub(super) binaries: Binaries,
     pub(super) extra_env: Vec<(OsString, OsString)>,
     pub(super) simulated: bool,
-    /// What is waited for, the driver or its programs: then nothing is asked or started.
+    /// The wait for the driver or its programs, if they are missing: then nothing is queried or started.
     pub(super) waiting: Option<DriverWait>,
 }
 
-/// What a start waits for.
+/// Parts that a start waits for.
 #[derive(Clone)]
 pub(super) struct DriverWait {
-    /// What is missing.
+    /// Description of the missing parts.
     pub(super) what: String,
-    /// What a maintenance remembers of the GPUs.
+    /// GPUs as a maintenance remembers them.
     remembered: Option<SuspendedGpus>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct ProbedProgram {
     pub(super) capability: Capability,
 }
 
-/// How long a call of the driver that is under way at the start is waited for.
+/// Longest time for a call of the driver that is under way at the start to end.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Platform {
@@ -58,14 +58,13 @@ impl Platform {
         Ok(ProbedProgram { program, capability })
     }
 
-    /// Where the driver reports errors of the GPUs.
+    /// Returns the log in which the driver reports errors of the GPUs.
     pub(super) fn kernel_log(&self) -> PathBuf {
         let world = self.extra_env.iter().find(|(name, _)| name == WORLD_ENV);
         world.map_or_else(|| PathBuf::from(KERNEL_LOG), |(_, world)| Path::new(world).join("kernel.log"))
     }
 
-    /// Suspends or resumes the driver by the maintenance in the store; the file that was checked before
-    /// may have said otherwise.
+    /// Suspends or resumes the driver as the maintenance in the store says; the file that was read before may have said something else.
     pub(super) fn apply_maintenance(&self, remembered: Option<SuspendedGpus>) -> Result<(), StartupError> {
         match remembered {
             Some(remembered) if self.inventory.live() => {
@@ -83,22 +82,22 @@ impl Platform {
     }
 }
 
-/// Reads what a maintenance remembers of the GPUs; what cannot be read is as if nothing were remembered.
+/// Parses the GPUs that a maintenance remembers; an unreadable text counts as none.
 pub(super) fn remembered(text: Option<&str>) -> Option<SuspendedGpus> {
     let read = serde_json::from_str(text?);
     read.inspect_err(|error| tracing::error!(%error, "what was remembered of the GPUs cannot be read")).ok()
 }
 
-/// The GPUs and the programs; touches nothing of a real host, and says all that is missing at once.
+/// Finds the GPUs and the programs; touches nothing of a real host, and reports all that is missing at once.
 ///
-/// Where `wait_for_driver` says so, what is missing is waited for.
+/// With `wait_for_driver`, missing parts are no error: the result says what to wait for.
 pub(super) fn find(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, StartupError> {
     let is_simulated = config.sim.is_some();
     let kept = remembered.clone();
     let found = if is_simulated { simulated(config, remembered) } else { real(config, remembered) };
     found.or_else(|Missing { what, opener, directory }| match opener {
         Some(opener) if config.waits_for_driver() => {
-            // The programs are waited for with the driver: one package may have both.
+            // The programs may come with the driver: one package may have both.
             let [control, server] = [CONTROL, SERVER].map(|name| directory.join(name));
             Ok(Platform {
                 inventory: Arc::new(TimeLimited::new(Suspendable::closed(
@@ -118,13 +117,13 @@ pub(super) fn find(config: &Config, remembered: Option<SuspendedGpus>) -> Result
     })
 }
 
-/// Cancels the token once the driver and its programs are here.
+/// Waits until the driver and its programs are present, then cancels the token.
 pub(super) async fn arrives(config: Config, waiting: DriverWait, here: CancellationToken) {
     let config = Config { wait_for_driver: Some(false), ..config };
     let pause = Timings::duration(config.timings.driver_wait_ms);
     loop {
         tokio::time::sleep(pause).await;
-        // In maintenance the driver is not touched here either.
+        // A remembered maintenance keeps the driver untouched here too.
         let (config, remembered) = (config.clone(), waiting.remembered.clone());
         let found = tokio::task::spawn_blocking(move || find(&config, remembered).map(drop)).await;
         match found {
@@ -137,10 +136,10 @@ pub(super) async fn arrives(config: Config, waiting: DriverWait, here: Cancellat
 
 type Opener = fn() -> Result<Box<dyn Inventory>, InventoryError>;
 
-/// What is missing of a host.
+/// Parts of a host that are missing.
 struct Missing {
     what: String,
-    /// What opens the driver once it is here; `None` where waiting would not help.
+    /// Opens the driver once it is present; `None` where waiting would not help.
     opener: Option<Opener>,
     directory: PathBuf,
 }
@@ -153,7 +152,7 @@ impl<E: std::fmt::Display> From<E> for Missing {
 
 fn real(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, Missing> {
     let inventory = match remembered {
-        // In maintenance the driver is not touched, and need not even be there.
+        // In maintenance the driver is not touched, and need not be present.
         Some(remembered) => Ok(TimeLimited::new(Suspendable::closed(open_nvml, remembered))),
         None => opened()?,
     };
@@ -177,7 +176,7 @@ fn real(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, 
     }
 }
 
-/// The driver; what is missing of it, where it may come later. One that hangs or is in trouble is no reason to wait.
+/// Opens the driver; the inner error describes a driver that is missing and may come later. One that hangs or fails ends the start.
 fn opened() -> Result<Result<TimeLimited<Suspendable>, String>, InventoryError> {
     let inventory = match TimeLimited::open(open_nvml) {
         Err(error @ InventoryError::NoDriver { .. }) => return Ok(Err(error.to_string())),
@@ -194,7 +193,7 @@ pub(super) fn open_nvml() -> Result<Box<dyn Inventory>, InventoryError> {
     Ok(Box::new(nvml::NvmlInventory::open()?))
 }
 
-/// A simulated host in the runtime directory; other programs than its own may be named, as on a real one.
+/// Makes a simulated host in the runtime directory; `mps_dir` may name other programs than its own, as on a real host.
 fn simulated(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, Missing> {
     let directory = config.runtime_dir.join("sim");
     sim::world::create(&directory, config.sim.as_deref().unwrap_or_default())?;

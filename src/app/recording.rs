@@ -1,5 +1,5 @@
-//! Recordings of static partitions: what MPS answers on a GPU that we do not have, as one file that its owner can send, and what is
-//! compared with it.
+//! Recordings of static partitions: the replies of MPS on a GPU that we do not have, in one file that its owner can send, and the
+//! comparison of a recording with the replies here.
 //!
 //! A control daemon of its own runs for a few seconds in a directory of its own, on a GPU that nobody uses. It makes partitions and
 //! removes them; no server is started and no CUDA runs. UUIDs are not kept.
@@ -24,32 +24,32 @@ use crate::mps::process::foreign::running;
 use crate::mps::process::{StartSpec, end_all_of, start, stop};
 use crate::mps::{Command, Control, InstalledProgram, PtySession, capability, parse};
 
-/// What the files are.
+/// Format and version of the files.
 const FORMAT: &str = "mps-manager recording 1";
-/// The UUID in the place of the GPU's own.
+/// UUID that replaces the GPU's own.
 const NOBODYS: &str = "GPU-00000000-0000-0000-0000-000000000000";
-/// Longest time for the daemon to start, and for all that it is asked.
+/// Longest time for the daemon to start, and for all commands together.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// More chunks than any GPU has.
 const TOO_MANY: u32 = 1000;
 
-/// What was asked on a GPU, and what was answered.
+/// Commands that were sent to a daemon of a GPU, and the replies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recording {
-    /// What the file is.
+    /// Format and version of the file.
     pub format: String,
     /// The version of this program.
     pub made_by: String,
     /// The GPU.
     pub gpu: RecordedGpu,
-    /// What `-v` of the control program said.
+    /// Output of the control program for `-v`.
     pub version: String,
-    /// What `--help` said.
+    /// Output for `--help`.
     pub help: String,
     /// The commands, in order.
     pub commands: Vec<RecordedCommand>,
-    /// control.log of the daemon.
+    /// Lines of the daemon's control.log.
     pub log: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ pub struct RecordedGpu {
     pub cuda: Option<String>,
 }
 
-/// A command, and the whole reply.
+/// A command, and its complete reply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedCommand {
@@ -85,12 +85,12 @@ pub struct RecordedCommand {
 pub struct Recorder {
     platform: Platform,
     gpu: Gpu,
-    /// Where the daemon runs, and a simulated host lives.
+    /// Directory of the daemon, and of a simulated host.
     place: PathBuf,
 }
 
 impl Recorder {
-    /// Chooses the GPU of this index, or the first that nobody uses; refuses one that is used, and a driver without static partitions.
+    /// Chooses the GPU of this index, or the first unused one; refuses a GPU in use, and a driver without static partitions.
     ///
     /// `place` is a directory of the caller's own.
     pub async fn new(mut config: Config, index: Option<u32>, place: &Path) -> Result<Self, StartupError> {
@@ -109,7 +109,7 @@ impl Recorder {
         Ok(Self { platform, gpu, place: place.to_owned() })
     }
 
-    /// What is going to be done, for its owner to agree to.
+    /// Describes what the recording will do, so that the GPU's owner can agree to it.
     pub fn words(&self) -> String {
         format!(
             "This starts a control daemon of its own in {} on GPU {} ({}), which nobody uses now, makes SM partitions and removes them, and ends \
@@ -121,7 +121,7 @@ impl Recorder {
         )
     }
 
-    /// Asks everything, and ends the daemon, also where a signal would end this process.
+    /// Sends every command, and ends the daemon even when a signal ends this process.
     pub async fn record(&self) -> Result<Recording, StartupError> {
         let caught = |kind| signal(kind).map_err(refused);
         let (mut interrupt, mut terminate, mut hang_up) = (
@@ -165,7 +165,7 @@ impl Recorder {
         })
     }
 
-    /// Sends the commands of a recording here; gives those whose reply is another one, with it.
+    /// Sends the commands of a recording here; returns those with another reply, each with it.
     pub async fn differences(
         &self,
         recording: &Recording,
@@ -181,7 +181,7 @@ impl Recorder {
     }
 }
 
-/// The GPU of this index, or the first that nobody uses.
+/// Finds the GPU of this index, or the first unused one.
 fn idle_gpu(
     inventory: &dyn Inventory,
     index: Option<u32>,
@@ -252,7 +252,7 @@ impl RecordingDaemon {
         self.control.session(Instant::now() + DEADLINE).map_err(refused)
     }
 
-    /// Partitions of several sizes, one after the other and beside each other, each sequence from an empty GPU.
+    /// Makes partitions of several sizes, one after the other and beside each other, each sequence from an empty GPU.
     async fn sequences(&self) -> Result<Vec<RecordedCommand>, StartupError> {
         let mut session = self.session()?;
         let mut asked = Vec::new();
@@ -270,7 +270,7 @@ impl RecordingDaemon {
                 made.extend(parse::sm_partition_add(&self.ask(&mut session, &add, &mut asked).await?));
             }
             self.ask(&mut session, &Command::Lspart, &mut asked).await?;
-            // The oldest first: what is left keeps its place.
+            // The oldest partition is removed first: the others keep their places.
             for partition in &made {
                 let remove = Command::SmPartitionRemove { partition: partition.clone() };
                 self.ask(&mut session, &remove, &mut asked).await?;
@@ -313,7 +313,7 @@ impl RecordingDaemon {
                 .ok_or_else(|| StartupError(format!("{:?} is no command of a recording", recorded.line)))?;
             let reply = session.send(&command).await.map_err(refused)?;
             let reply = self.nobodys(&String::from_utf8_lossy(&reply));
-            // How wide a column is padded says nothing.
+            // The padding of columns is ignored.
             let words = |text: &str| {
                 text.lines()
                     .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
@@ -327,13 +327,13 @@ impl RecordingDaemon {
         Ok(differences)
     }
 
-    /// Text without what names this GPU and this place.
+    /// Replaces the names of this GPU and of this directory in a text.
     fn nobodys(&self, text: &str) -> String {
         let home = self.spec.pipe_directory.parent().unwrap_or(Path::new("/")).display().to_string();
         without_uuid(&text.replace(&home, "DIR"), self.gpu.as_str())
     }
 
-    /// Ends it; gives its log.
+    /// Ends the daemon; returns its log.
     async fn end(self) -> Vec<String> {
         if let Err(error) = stop(&self.control, self.identity, 0).await {
             tracing::warn!(%error, "the control daemon of the recording did not quit");
@@ -344,7 +344,7 @@ impl RecordingDaemon {
     }
 }
 
-/// Puts nobody's UUID in the place of one, also where only its beginning stands in a table.
+/// Replaces a UUID by [`NOBODYS`], also where a table shows only its beginning.
 fn without_uuid(text: &str, uuid: &str) -> String {
     let text = text.replace(uuid, NOBODYS);
     let mut found = String::with_capacity(text.len());
@@ -361,7 +361,7 @@ fn without_uuid(text: &str, uuid: &str) -> String {
     found + rest
 }
 
-/// The command of a line of a recording, on this GPU.
+/// Parses a line of a recording into a command on this GPU.
 fn command_of(line: &str, gpu: &GpuUuid) -> Option<Command> {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words[..] {
@@ -389,7 +389,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// The replies that this program would not understand, each with the reason.
+    /// Returns the replies that this program would not understand, each with the reason.
     pub fn not_understood(&self) -> Vec<(&RecordedCommand, String)> {
         let reason = |command: &RecordedCommand| {
             let reply = command.reply.as_bytes();

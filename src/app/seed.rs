@@ -1,4 +1,4 @@
-//! What a new simulated host starts with: a daemon for each GPU and two example tenants.
+//! Example content of a new simulated host: a daemon for each GPU and two example tenants.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::gpu::Inventory;
 use crate::service::access::context::RequestContext;
 use crate::service::{Service, ServiceError, WriteOptions};
 
-/// A file that is there while a new simulated host is seeded: a manager that was killed meanwhile continues.
+/// Marker file during the seeding of a new simulated host: after a crash the next manager continues.
 pub(super) const SEEDING: &str = "seeding";
 
-/// Memory of a GPU below which the example tenants get less.
+/// Memory of a GPU below which the limits of the example tenants are lowered.
 const EXAMPLE_MEMORY: u64 = 40 << 30;
 
 /// Adds the daemons and tenants that are not there yet.
@@ -54,14 +54,14 @@ pub(super) async fn seed_simulated_host(
         if let Some(most) = sms
             && value["sms"].as_u64().is_some_and(|wanted| wanted > u64::from(most))
         {
-            // A smaller GPU than the example was written for: half of it.
+            // The example is for a larger GPU: half of this one.
             value["sms"] = (most / 4 * 2).max(8).into();
         }
         if is_small {
             value["device_memory_limit"] = if name == "demo" { "1G" } else { "2G" }.into();
         }
         if sms.is_none() && value["sms"].is_number() {
-            // What a number of SMs is of the GPU is not known.
+            // The share is unknown where the number of SMs is.
             value["sms"] = serde_json::Value::Null;
             value["active_thread_percentage"] = 50.into();
         }
@@ -81,7 +81,7 @@ pub(super) async fn seed_simulated_host(
         .map_err(|error| StartupError(format!("{}: {error}", unfinished.display())))
 }
 
-/// Accepts that it exists already.
+/// Accepts the error that the object exists already.
 fn accept_existing<T>(written: Result<T, ServiceError>) -> Result<(), StartupError> {
     match written {
         Ok(_) | Err(ServiceError::PreconditionFailed(_)) => Ok(()),

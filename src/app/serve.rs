@@ -18,10 +18,10 @@ use crate::host;
 use crate::http::server::{Listeners, check_address};
 use crate::lifecycle::{self, StopSignals};
 
-/// Files that the manager itself may have open beside its connections.
+/// Files that the manager itself may have open, without its connections.
 const OWN_FILES: u64 = 256;
 
-/// What a start does beyond serving.
+/// Options of a start beyond the configuration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
 pub struct ServeOptions {
     /// Start with an empty database if the state directory has lost its own
@@ -36,8 +36,8 @@ pub struct ServeOptions {
 ///
 /// Everything that can be refused is refused before the database is opened and before any daemon is touched.
 ///
-/// `host_file` is applied before anybody is answered; one that is refused ends the start. While the driver is waited for, a manager that
-/// changes nothing answers; once it is here, another one takes its place.
+/// `host_file` is applied before any request is answered; one that is refused ends the start. While the driver is missing, a manager
+/// that changes nothing answers; once the driver is present, another manager takes its place.
 pub async fn serve(
     config: Config,
     options: ServeOptions,
@@ -116,13 +116,13 @@ pub async fn serve(
     Ok(())
 }
 
-/// Finds all that can be refused; a host file brings its own daemons, so that there are no examples.
+/// Prepares the start, and refuses what can be refused; a host file brings its own daemons, so there are no examples.
 async fn look(config: &Config, has_file: bool, new_database: bool) -> Result<Prepared, StartupError> {
     let prepared = Prepared::new(config, new_database).await?;
     Ok(if has_file { prepared.without_examples() } else { prepared })
 }
 
-/// What has to succeed before anybody is answered.
+/// Does what has to succeed before any request is answered.
 async fn before_answering(
     app: &App,
     host_file: Option<&HostFile>,
@@ -137,12 +137,12 @@ async fn before_answering(
     if is_first { app.first_login().await.map(Some) } else { Ok(None) }
 }
 
-/// Gives back what a start or a burst of requests needed and nobody needs now.
+/// Returns memory to the system that a start or a burst of requests needed.
 async fn release_freed_memory(pause: Duration) {
     let mut timer = interval(pause);
     loop {
         timer.tick().await;
-        // It takes milliseconds where there is much.
+        // The call takes milliseconds if there is much to release.
         let _ = tokio::task::spawn_blocking(host::memory::release_freed).await;
     }
 }
@@ -164,7 +164,7 @@ fn announce(config: &Config, listening: &HostListening) {
     }
 }
 
-/// As many open files as the system allows, for daemons too; says so where those are fewer than connections may take.
+/// Raises the limit on open files to the maximum, for daemons too; warns if connections may need more.
 fn raise_fd_limit(limits: &Limits) {
     match host::raise_fd_limit() {
         Ok(files) => {

@@ -1,8 +1,8 @@
-//! A trial: a simulated host that is ended again, with what it started and what it wrote.
+//! A trial: a simulated host that is ended with everything it started and wrote.
 //!
-//! Nothing of anybody else is touched. A process is ended only if it plays a simulated program, or is one of MPS's own programs that the
-//! manager was given instead, and names this simulated host; a
-//! directory loses only what a manager puts there, and goes itself only when it is empty then.
+//! Nothing else is touched. A process is ended only if it plays a simulated program, or is one of MPS's own programs that the manager was
+//! given instead, and names this simulated host. A directory loses only the files that a manager writes, and is removed only if it is
+//! empty then.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,15 +21,15 @@ use crate::sim::world::WORLD_VARIABLE;
 use crate::store;
 use crate::store::audit_head::AUDIT_HEAD;
 
-/// In a state directory that began with a manager of a simulated host.
+/// Marker file in a state directory that began with a manager of a simulated host.
 const SIMULATED: &str = "simulated";
-/// What else a manager puts into a state directory, beside the database with its log and its copies.
+/// Files of a manager in a state directory, beside the database with its log and its copies.
 const STATE: [&str; 4] = ["admin.token", AUDIT_HEAD, super::seed::SEEDING, "lock"];
-/// What a manager of a simulated host puts into a runtime directory.
+/// Entries of a runtime directory of a simulated host's manager.
 const RUNTIME: [&str; 6] = ["api.sock", "by-name", "daemons", "env", "sim", "tenants"];
-/// How long processes may take to die of a signal.
+/// Longest time for processes to die of a signal.
 const DYING: Duration = Duration::from_secs(2);
-/// How often processes are searched for again: a daemon may start a server while it is ended.
+/// Number of searches for processes: a daemon may start a server while it is being ended.
 const ROUNDS: usize = 10;
 
 /// Why a trial was not ended, or not wholly.
@@ -53,7 +53,7 @@ pub enum TrialError {
     Process {
         /// The process.
         process: Identity,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// A manager serves from the state directory.
@@ -69,14 +69,14 @@ pub enum TrialError {
     },
 }
 
-/// What became of a directory.
+/// Result of the removal of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DirectoryRemoval {
     /// It was not there.
     Missing,
     /// It is gone.
     Removed,
-    /// It keeps what no manager put there.
+    /// It stays, with these entries that no manager wrote.
     Kept(Vec<String>),
 }
 
@@ -90,8 +90,8 @@ pub(super) fn mark(config: &Config) -> Result<(), StartupError> {
     fs::write(&file, text).map_err(|error| StartupError(format!("{}: {error}", file.display())))
 }
 
-/// Refuses to remove at the end what was there before the trial: a directory is new, empty, or left by an earlier trial. Gives the
-/// directories around them that are not there yet, the innermost first.
+/// Refuses a trial whose end would remove what was there before: a directory must be new, empty, or left by an earlier trial. Returns the
+/// directories around them that do not exist yet, the innermost first.
 pub(super) fn check_removable(config: &Config) -> Result<Vec<PathBuf>, StartupError> {
     if config.sim.is_none() {
         return Err(StartupError(
@@ -136,7 +136,7 @@ pub fn check_simulated(runtime_dir: &Path) -> Result<(), TrialError> {
     if is_simulated { Ok(()) } else { Err(TrialError::NotSimulated(runtime_dir.to_owned())) }
 }
 
-/// Refuses a state directory that did not begin as a simulated host's; one that is missing or empty has nothing to lose.
+/// Refuses a state directory that did not begin as a simulated host's; one that is missing or empty holds nothing to lose.
 pub fn check_simulated_state(state_dir: &Path) -> Result<(), TrialError> {
     let names = entries(state_dir)?;
     if names.is_empty() || names.contains(SIMULATED) {
@@ -145,7 +145,7 @@ pub fn check_simulated_state(state_dir: &Path) -> Result<(), TrialError> {
     Err(TrialError::StateNotSimulated(state_dir.to_owned()))
 }
 
-/// Ends every process of the simulated host in a runtime directory; how many there were.
+/// Ends every process of the simulated host in a runtime directory; returns how many there were.
 pub async fn end_processes(runtime_dir: &Path) -> Result<usize, TrialError> {
     let world = world(runtime_dir);
     let mut ended = BTreeSet::new();
@@ -161,7 +161,7 @@ pub async fn end_processes(runtime_dir: &Path) -> Result<usize, TrialError> {
             ended.insert((process.pid, process.start_time));
         }
         let deaths = join_all(found.into_iter().map(process::death));
-        // Who lives on is found again.
+        // A process that survives is found in the next round.
         let _ = tokio::time::timeout(DYING, deaths).await;
     }
     match processes(&world).first() {
@@ -181,12 +181,12 @@ pub async fn end_manager(process: Identity) -> Result<(), TrialError> {
     ended.map_err(|_| failed("it does not stop".to_owned()))
 }
 
-/// Removes what a manager of a simulated host put into a runtime directory.
+/// Removes the files of a simulated host's manager from a runtime directory.
 pub fn remove_runtime(runtime_dir: &Path) -> Result<DirectoryRemoval, TrialError> {
     remove(runtime_dir, is_runtime)
 }
 
-/// Removes what a manager of a simulated host put into a state directory, unless a manager serves from it.
+/// Removes the files of a simulated host's manager from a state directory, unless a manager serves from it.
 pub async fn remove_state(state_dir: &Path) -> Result<DirectoryRemoval, TrialError> {
     check_simulated_state(state_dir)?;
     if !state_dir.exists() {
@@ -198,8 +198,8 @@ pub async fn remove_state(state_dir: &Path) -> Result<DirectoryRemoval, TrialErr
     removed
 }
 
-/// Ends and removes everything of a simulated host whose manager has just stopped, with the directories `around` that were made for it,
-/// and says what it could not.
+/// Ends and removes everything of a simulated host whose manager has just stopped, with the directories `around` that were made for it;
+/// reports what it could not remove.
 pub(super) async fn remove_all(config: &Config, around: &[PathBuf]) -> Result<(), StartupError> {
     end_processes(&config.runtime_dir).await.map_err(refused)?;
     let removals = [
@@ -212,7 +212,7 @@ pub(super) async fn remove_all(config: &Config, around: &[PathBuf]) -> Result<()
         }
     }
     for path in around {
-        // One that others use meanwhile stays.
+        // A directory that others use meanwhile stays.
         let _ = fs::remove_dir(path);
     }
     Ok(())
@@ -222,7 +222,7 @@ fn world(runtime_dir: &Path) -> PathBuf {
     runtime_dir.join("sim")
 }
 
-/// The processes that play a program of this simulated host: by its directory in their environment, or as a client's `--world`.
+/// Finds the processes of this simulated host: by its directory in their environment, or as a client's `--world`.
 fn processes(world: &Path) -> Vec<Identity> {
     let named = process::having(WORLD_VARIABLE)
         .into_iter()
@@ -247,7 +247,7 @@ fn is_runtime(name: &str) -> bool {
     RUNTIME.contains(&name) || name.strip_suffix(".json").unwrap_or(name) == CONTROL_PROGRAM
 }
 
-/// The names in a directory; none where it is missing.
+/// Returns the names in a directory; none if it is missing.
 fn entries(directory: &Path) -> Result<BTreeSet<String>, TrialError> {
     let failed = |source| TrialError::Remove { path: directory.to_owned(), source };
     let list = match fs::read_dir(directory) {
@@ -258,12 +258,12 @@ fn entries(directory: &Path) -> Result<BTreeSet<String>, TrialError> {
     list.map(|entry| Ok(entry.map_err(failed)?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// What in a directory is not a manager's.
+/// Returns the names in a directory that are not a manager's.
 fn foreign(names: &BTreeSet<String>, is_own: impl Fn(&str) -> bool) -> Vec<String> {
     names.iter().filter(|name| !is_own(name)).cloned().collect()
 }
 
-/// Removes what is a manager's, and the directory if nothing else is in it.
+/// Removes a manager's files, and the directory if it is empty then.
 fn remove(directory: &Path, is_own: impl Fn(&str) -> bool) -> Result<DirectoryRemoval, TrialError> {
     if !directory.exists() {
         return Ok(DirectoryRemoval::Missing);

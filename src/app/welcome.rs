@@ -1,4 +1,4 @@
-//! What `serve` prints when it serves: for a person at a terminal, and for scripts that read its output.
+//! Output of `serve` once it serves: for a person at a terminal, and for scripts that read it.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -34,7 +34,7 @@ pub(super) fn url(listening: &HostListening) -> String {
     format!("{scheme}://{}", listening.address)
 }
 
-/// Which host is served, in words.
+/// Describes the host that is served.
 pub(super) fn kind(config: &Config) -> &'static str {
     if config.sim.is_some() { "a SIMULATED host" } else { "this host" }
 }
@@ -80,7 +80,8 @@ fn for_a_person(
     text
 }
 
-/// The first line is `mps-manager serves … on URL …`. Others read what is in a journal, so that of a real host has no login link.
+/// Returns the text for a script, with `mps-manager serves … on URL …` in the first line. Others can read a journal, so the text of a real
+/// host has no login link.
 fn for_a_script(config: &Config, listening: &HostListening, login: Option<&Secret>, waiting: bool) -> String {
     let waiting = if waiting { format!("Waiting {WAITING}\n") } else { String::new() };
     format!(

@@ -8,13 +8,13 @@ use crate::domain::access::{Grant, UserMap};
 use crate::domain::session::SessionLimits;
 use crate::host::user;
 
-/// Who may do what, as the file says it.
+/// Access of the users and groups of this host, as the file grants it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessConfig {
-    /// What users may do through the unix socket, by name or number: a role, or `tenant:` and a tenant's name.
+    /// Grants of users through the unix socket, by name or number: a role, or `tenant:` and a tenant's name.
     pub users: BTreeMap<String, Grant>,
-    /// What the members of groups may do, likewise.
+    /// Grants of the members of groups, by name or number, like those of users.
     pub groups: BTreeMap<String, Grant>,
     /// Seconds after which an unused session ends.
     pub session_idle_s: u32,
@@ -22,7 +22,7 @@ pub struct AccessConfig {
     pub session_max_s: u32,
     /// Names under which the API is reached on loopback, beside addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// Whether anyone who reaches the API may read `/metrics`, and nothing else, without a token.
+    /// True if anyone who reaches the API may read `/metrics`, and nothing else, without a token.
     pub open_metrics: bool,
 }
 
@@ -40,13 +40,13 @@ impl Default for AccessConfig {
 }
 
 impl AccessConfig {
-    /// How long sessions last.
+    /// Returns the times after which sessions end.
     pub fn session_limits(&self) -> SessionLimits {
         let ms = |seconds: u32| i64::from(seconds) * 1000;
         SessionLimits { idle_ms: ms(self.session_idle_s), max_ms: ms(self.session_max_s) }
     }
 
-    /// The same by number; the key and the name that this host does not know, where there is one.
+    /// Returns the grants by number. The error has the key, and the reason: a name that this host does not know, or two keys of one number.
     pub(super) fn resolved(&self) -> Result<UserMap, (String, String)> {
         let by_number =
             |key: &str, granted: &BTreeMap<String, Grant>, find: fn(&str) -> Result<u32, String>| {

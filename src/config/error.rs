@@ -20,7 +20,7 @@ pub enum ConfigError {
     Refused {
         /// The file.
         path: PathBuf,
-        /// Which key, and why.
+        /// The key, and the reason.
         detail: String,
     },
     /// Others could change the file.
@@ -31,7 +31,7 @@ pub enum ConfigError {
     Unknown {
         /// The key.
         key: String,
-        /// Why, and what to do.
+        /// The reason, and the remedy.
         detail: String,
     },
     /// A key is for simulated hosts.
@@ -47,7 +47,7 @@ pub enum ConfigError {
         key: &'static str,
         /// Its value.
         value: u32,
-        /// What would be right.
+        /// Values that are accepted.
         remedy: &'static str,
     },
 }

@@ -58,7 +58,7 @@ fn users_and_groups() {
             Ok(access) => access,
             Err(_) => return false,
         };
-        // What a user is granted stands in the file: under its number, or under a name of this host.
+        // Each grant in the map is one of the file: under its number, or under a name of this host.
         let map = match access.resolved() {
             Ok(map) => map,
             Err((key, why)) => {

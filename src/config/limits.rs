@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
 
-/// What the wire bounds.
+/// Limits of connections and requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Connections over TCP at once.
     pub connections: u32,
-    /// Those of them from one address.
+    /// Connections over TCP at once from one address.
     pub connections_per_address: u32,
     /// Connections through the unix socket at once, beside those over TCP.
     pub socket_connections: u32,
@@ -18,7 +18,7 @@ pub struct Limits {
     pub header_timeout_s: u32,
     /// Seconds after which a connection that asks for nothing is closed.
     pub idle_timeout_s: u32,
-    /// Seconds that a caller may leave an answer lying.
+    /// Seconds for which a caller may take nothing of an answer.
     pub write_timeout_s: u32,
     /// Longest time for one answer to begin, in seconds.
     pub request_timeout_s: u32,
@@ -28,13 +28,13 @@ pub struct Limits {
     pub headers: u32,
     /// Bytes of a request's body.
     pub body_bytes: u32,
-    /// Bytes a second, on the whole, at which a body has to come.
+    /// Lowest rate at which a body may arrive, in bytes a second on average.
     pub body_rate: u32,
     /// Requests at once in one HTTP/2 connection.
     pub streams: u32,
     /// Requests a second of one caller, and of one address; 0 is no bound.
     pub requests_per_s: u32,
-    /// Requests that may come at once before that counts.
+    /// Requests that may come at once before the rate is enforced.
     pub request_burst: u32,
 }
 

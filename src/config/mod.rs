@@ -36,8 +36,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Where sockets, pipe directories and logs of daemons are.
     pub runtime_dir: PathBuf,
-    /// Where the tenants' CDI specification is kept for container engines, `off` or empty for nowhere; without it, as
-    /// [`Self::cdi_directory`] says.
+    /// Directory of the tenants' CDI specification for container engines; `off` or empty for none. If unset, [`Self::cdi_directory`]
+    /// chooses it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cdi_dir: Option<PathBuf>,
     /// The simulated host to run on, as `h200x2`; without it, the real one.
@@ -46,13 +46,13 @@ pub struct Config {
     /// The directory of `nvidia-cuda-mps-control` and `-server`; without it, `PATH`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mps_dir: Option<PathBuf>,
-    /// Whether a driver or MPS programs that are missing at the start are waited for; without it, a service of systemd waits, and a
-    /// manager that was started otherwise ends.
+    /// True if a start waits for a driver or MPS programs that are missing. If unset, a manager that runs as a systemd service waits,
+    /// and one that was started in another way ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_for_driver: Option<bool>,
-    /// How log lines are written.
+    /// Format of log lines.
     pub log_format: LogFormat,
-    /// Which log lines are written, as `info` or `mps_manager=debug,info`.
+    /// Filter of log lines, as `info` or `mps_manager=debug,info`.
     pub log_filter: String,
     /// Seconds between two sessions with an idle daemon whose logs show nothing.
     pub poll_interval_s: u32,
@@ -64,20 +64,20 @@ pub struct Config {
     pub fresh_timeout_s: u32,
     /// Longest time a CUDA process of a tenant waits for its daemon to be back, in seconds; 0 refuses it at once.
     pub client_wait_s: u32,
-    /// Who may do what.
+    /// Access to the API, and sessions of browsers.
     pub access: AccessConfig,
     /// The journal of events.
     pub events: EventsConfig,
     /// The certificate of the API; without it, it is served without TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// How much of the server callers may take.
+    /// Limits of connections and requests.
     pub limits: Limits,
     /// Pauses and deadlines of a simulated host.
     pub timings: Timings,
 }
 
-/// How the journal of events is kept and read.
+/// Settings of the journal of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EventsConfig {
@@ -95,7 +95,7 @@ impl Default for EventsConfig {
     }
 }
 
-/// How log lines are written.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
@@ -161,7 +161,7 @@ impl Config {
         Self::parse(&text).map_err(|detail| ConfigError::Refused { path: path.to_owned(), detail })
     }
 
-    /// How often processes and GPUs are read while nothing happens, which opens no session with a daemon.
+    /// Returns the pause between two readings of processes and GPUs while nothing happens; they open no session with a daemon.
     pub fn refresh_interval(&self) -> Duration {
         Timings::duration(self.timings.refresh_ms).min(Duration::from_secs(self.poll_interval_s.into()))
     }
@@ -209,18 +209,18 @@ impl Config {
         Ok(self)
     }
 
-    /// What the users of this host were granted; refused where one is named that the host does not know.
+    /// Returns the grants of the users of this host; refused if the file names a user or group that the host does not know.
     pub fn users(&self) -> Result<UserMap, ConfigError> {
         self.access.resolved().map_err(|(key, detail)| ConfigError::Unknown { key, detail })
     }
 
-    /// Whether a driver that is missing at the start is waited for.
+    /// Returns true if a start waits for a driver that is missing.
     pub fn waits_for_driver(&self) -> bool {
         self.wait_for_driver.unwrap_or_else(|| std::env::var_os("NOTIFY_SOCKET").is_some())
     }
 
-    /// Where the CDI specification is kept: where the configuration says, for root where engines look for it, for a simulated host
-    /// in a directory of its own, and `None` otherwise.
+    /// Returns the directory of the CDI specification: the configured one; for a simulated host a directory of its own; for root the one in
+    /// which engines look; `None` otherwise.
     pub fn cdi_directory(&self) -> Option<CdiDirectory> {
         let by_default = |path| Some(CdiDirectory { path, is_default: true });
         match &self.cdi_dir {
@@ -228,7 +228,7 @@ impl Config {
             Some(directory) => Some(CdiDirectory { path: directory.clone(), is_default: false }),
             None if self.sim.is_some() => by_default(self.runtime_dir.join("sim/cdi")),
             None if rustix::process::geteuid().is_root() => by_default(cdi::DIRECTORY.into()),
-            // No engine reads what another user could write.
+            // Engines read no directory that another user can write.
             None => None,
         }
     }
@@ -239,7 +239,7 @@ impl Config {
     }
 }
 
-/// Whether a directory is named that says that there is to be none.
+/// Returns true if this directory stands for no directory at all.
 fn is_off(directory: &Path) -> bool {
     directory.as_os_str().is_empty() || directory == Path::new("off")
 }

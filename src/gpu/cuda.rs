@@ -76,7 +76,7 @@ pub(super) fn probe(allocate_up_to: Option<u64>, still_wanted: impl Fn() -> bool
     Some(report)
 }
 
-/// The one answer of all, if there is one.
+/// Returns the answer that all devices share; `None` if they differ or there is none.
 fn unanimous(mut answers: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let first = answers.next()??;
     answers.all(|answer| answer == Some(first)).then_some(first)
@@ -142,7 +142,7 @@ fn compute_capability(device: sys::CUdevice) -> Result<ComputeCapability, Driver
     })
 }
 
-/// How the driver divides the device's multiprocessors, for each of [`GROUP_SIZES`] from `least` on that it accepts.
+/// Divides the device's multiprocessors by the driver's splitter, for each of [`GROUP_SIZES`] from `least` on that the driver accepts.
 fn census(device: sys::CUdevice, least: u32) -> Result<Vec<Split>, DriverError> {
     if !has_symbol(b"cuDevSmResourceSplitByCount\0") || !has_symbol(b"cuDeviceGetDevResource\0") {
         return Ok(Vec::new());
@@ -166,7 +166,7 @@ fn census(device: sys::CUdevice, least: u32) -> Result<Vec<Split>, DriverError> 
         .collect())
 }
 
-/// One division into groups of at least `min_sms`. Only counts: no context is made from the groups.
+/// Divides into groups of at least `min_sms`. The groups are only counted: no context is made from them.
 fn split(all: &sys::CUdevResource, min_sms: u32) -> Result<Split, DriverError> {
     let mut count: c_uint = 0;
     let mut remaining = *all;
@@ -254,12 +254,12 @@ fn driver_api_version() -> Option<String> {
     cuda_version_text(version)
 }
 
-/// Since `started`, to a tenth: finer would be noise.
+/// Returns the time since `started`, in tenths of milliseconds: more digits would be noise.
 fn milliseconds(started: Instant) -> f64 {
     (started.elapsed().as_secs_f64() * 1e4).round() / 10.0
 }
 
-/// CUDA's refusal of `call`, with the remedy where one is known.
+/// Describes CUDA's refusal of `call`, with the remedy where one is known.
 fn failure(error: DriverError, call: &str) -> Failure {
     let text = |found: Result<&CStr, DriverError>| found.ok().map(|text| text.to_string_lossy().into_owned());
     let described = text(error.error_string()).unwrap_or_else(|| "no description".to_owned());

@@ -25,10 +25,10 @@ use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess, cuda_version};
 pub use suspend::{Suspendable, SuspendedGpus};
 pub use timeout::TimeLimited;
 
-/// What the GPUs of the host are and who is on them.
+/// Source of the GPUs of the host and of the processes on them.
 ///
-/// The calls block for as long as the driver takes (milliseconds when it is well, forever when a GPU is not, but for
-/// those of a [`TimeLimited`] one), so an asynchronous caller hands them to a thread that may wait.
+/// The calls block for as long as the driver takes: milliseconds when it is well, and forever when a GPU is not, unless the inventory is
+/// [`TimeLimited`]. So an asynchronous caller makes them on a thread that may wait.
 pub trait Inventory: Send + Sync + 'static {
     /// The driver.
     fn driver(&self) -> Result<GpuDriver, InventoryError>;
@@ -42,23 +42,23 @@ pub trait Inventory: Send + Sync + 'static {
     /// The processes that have a compute context on a GPU, in order of their PIDs.
     fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError>;
 
-    /// Sets the compute mode of a GPU, for every process that comes from now on.
+    /// Sets the compute mode of a GPU, for processes that start from now on.
     fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError>;
 
-    /// The file of each of these GPUs that its users have open.
+    /// Returns the device file that users open, for each of these GPUs.
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError>;
 
-    /// Whether the driver is queried; false where answers are remembered from before it was released.
+    /// Returns true if the driver is queried; false while remembered answers are given because the driver was released.
     fn live(&self) -> bool {
         true
     }
 
-    /// The driver as it was last reported, if it does not answer now.
+    /// Returns the driver; an inventory that remembers returns the last report if the driver does not answer.
     fn known_driver(&self) -> Result<GpuDriver, InventoryError> {
         self.driver()
     }
 
-    /// The GPUs as they were reported last, if the driver does not answer now: which there are changes seldom.
+    /// Returns the GPUs; an inventory that remembers returns the last report if the driver does not answer: the set of GPUs changes seldom.
     fn known_gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
         self.gpus()
     }
@@ -80,14 +80,14 @@ pub struct GpuDriver {
     pub driver_version: String,
     /// The newest CUDA that the driver can run, as `13.0`; `None` where the driver does not say.
     pub cuda_version: Option<String>,
-    /// Whether all of this is the simulated host.
+    /// True if the driver is that of a simulated host.
     pub simulated: bool,
     /// The simulated host's profile, as `h200x2@13.1`.
     pub profile: Option<String>,
 }
 
 impl GpuDriver {
-    /// What a control program is compared with.
+    /// Returns the driver for the comparison with a control program; `None` if its version is not known.
     pub fn running(self) -> Option<RunningDriver> {
         let Self { driver_version: version, cuda_version: cuda, .. } = self;
         (!version.is_empty()).then_some(RunningDriver { version, cuda })
@@ -100,7 +100,7 @@ pub enum InventoryError {
     /// There is no usable driver on this host; `detail` says what is missing and what to do.
     #[error("no usable NVIDIA driver: {detail}")]
     NoDriver {
-        /// What is missing and what to do about it.
+        /// Missing part, and the remedy.
         detail: String,
     },
     /// The host has no GPU of this UUID, or has it no longer.
@@ -117,7 +117,7 @@ pub enum InventoryError {
          until that call returns, and running daemons continue meanwhile"
     )]
     Silent {
-        /// How long it was waited for.
+        /// Seconds after which the call was given up.
         seconds: f64,
     },
     /// The driver refused a question.
@@ -131,7 +131,7 @@ pub enum InventoryError {
     /// The driver does not report this of such a GPU.
     #[error("the driver does not report {what} of GPU {gpu}")]
     NotReported {
-        /// What, in words.
+        /// Name of the fact, in words.
         what: &'static str,
         /// The GPU.
         gpu: GpuUuid,
@@ -141,19 +141,19 @@ pub enum InventoryError {
     World {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         detail: String,
     },
 }
 
 impl InventoryError {
-    /// Whether it is worth a line in the log: not what is reported elsewhere, or lasts.
+    /// Returns true if the error is worth a line in the log: it is not reported elsewhere and does not last.
     pub fn is_news(&self) -> bool {
         !matches!(self, Self::Suspended | Self::Silent { .. } | Self::NotReported { .. })
     }
 }
 
-/// A version as CUDA counts it (13010) in words (`13.1`); `None` for a number that is none.
+/// Converts a version as CUDA counts it (13010) to words (`13.1`); `None` for a number that is no version.
 fn cuda_version_text(number: i32) -> Option<String> {
     u32::try_from(number).ok().filter(|number| *number >= 1000).map(cuda_version)
 }

@@ -17,16 +17,16 @@ use super::{DeviceFile, GpuDriver, Inventory, InventoryError, cuda_version_text}
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuProcess};
 
-/// How often a list of processes is requested again when it grew between its count and its reading.
+/// Number of tries to read a list of processes, which may grow between its count and its reading.
 const LIST_ATTEMPTS: u32 = 5;
-/// What a GPU is called whose name the driver does not report.
+/// Name of a GPU whose name the driver does not report.
 const UNNAMED: &str = "GPU of an unknown model";
 
 /// The inventory of a host with an NVIDIA driver.
 #[derive(Debug)]
 pub struct NvmlInventory {
     nvml: Nvml,
-    /// The positions of GPUs that cannot be described, so that this is said once and not at every poll.
+    /// Positions of GPUs that cannot be described, so that each is logged once and not at every poll.
     silent: Mutex<BTreeSet<u32>>,
 }
 
@@ -39,7 +39,7 @@ impl NvmlInventory {
         }
     }
 
-    /// Describes the GPU at NVML's `position`, which is in PCI order: one that it cannot describe leaves the others theirs.
+    /// Describes the GPU at NVML's `position`, which is in PCI order. An error concerns this GPU only: the others are still listed.
     fn describe(&self, position: u32) -> Result<(PciAddress, Gpu), InventoryError> {
         let device =
             self.nvml.device_by_index(position).map_err(refused("nvmlDeviceGetHandleByIndex", None))?;
@@ -48,13 +48,14 @@ impl NvmlInventory {
             call: "nvmlDeviceGetUUID",
             detail: error.to_string(),
         })?;
-        // Each fact by itself: an integrated GPU has no memory of its own to report, a Tegra no compute mode, and is a GPU all the same.
+        // Each fact is optional: an integrated GPU has no memory of its own to report, a Tegra no compute mode, and both are GPUs all the
+        // same.
         let pci = optional(device.pci_info(), "nvmlDeviceGetPciInfo", &uuid)?;
         let memory = optional(device.memory_info(), "nvmlDeviceGetMemoryInfo", &uuid)?;
         let mode = optional(device.compute_mode(), "nvmlDeviceGetComputeMode", &uuid)?;
         let name = optional(device.name(), "nvmlDeviceGetName", &uuid)?;
-        // What the driver reserves for itself (616 MiB of an H200) is nobody's to use: without it, this is
-        // the total that CUDA reports, and an idle GPU uses nothing.
+        // The driver reserves memory that nobody can use (616 MiB of an H200). Without it, this is the total that CUDA reports, and an idle
+        // GPU uses nothing.
         let total = memory.as_ref().map(|memory| memory.total.saturating_sub(memory.reserved));
         let address =
             pci.as_ref().map_or((u32::MAX, u32::MAX, position), |pci| (pci.domain, pci.bus, pci.device));
@@ -87,7 +88,7 @@ impl NvmlInventory {
     }
 }
 
-/// Domain, bus and device: what PCI order means.
+/// Domain, bus and device, which define PCI order.
 type PciAddress = (u32, u32, u32);
 
 impl Inventory for NvmlInventory {
@@ -145,7 +146,7 @@ impl Inventory for NvmlInventory {
         let not_reported = || InventoryError::NotReported { what: "the processes", gpu: gpu.clone() };
         let compute = compute.ok_or_else(not_reported)?;
         mps.extend(read_mps()?);
-        // One that is on the earlier MPS list only is gone.
+        // A process that is on the earlier MPS list only is gone.
         mps.retain(|client| compute.iter().any(|process| process.pid == client.pid));
         Ok(union(compute, mps))
     }
@@ -191,7 +192,8 @@ fn in_pci_order(mut found: Vec<(PciAddress, Gpu)>) -> Vec<Gpu> {
     indices.into_iter().zip(found).map(|(index, (_, gpu))| Gpu { index, ..gpu }).collect()
 }
 
-/// Reads one of NVML's process lists; `None` where it has no such list of this GPU. It fails when a process starts between its count and its reading.
+/// Reads one of NVML's process lists; `None` if NVML has no such list of this GPU. Fails if a process starts between its count and its
+/// reading.
 fn list(
     gpu: &GpuUuid,
     call: &'static str,
@@ -207,7 +209,7 @@ fn list(
     }
 }
 
-/// Both lists as one, a process once.
+/// Merges both lists; a process that is on both appears once.
 fn union(compute: Vec<ProcessInfo>, mps: Vec<ProcessInfo>) -> Vec<GpuProcess> {
     let mut by_pid = BTreeMap::new();
     let entries = compute.into_iter().map(|p| (p, false)).chain(mps.into_iter().map(|p| (p, true)));
@@ -235,12 +237,12 @@ fn compute_capability(device: &Device<'_>) -> Option<ComputeCapability> {
     })
 }
 
-/// Streaming multiprocessors, which NVML reports only as CUDA cores.
+/// Returns the number of streaming multiprocessors, which NVML reports only as CUDA cores.
 fn sm_count(device: &Device<'_>) -> Option<u32> {
     sms_of(device.num_cores().ok()?, compute_capability(device)?)
 }
 
-/// SMs from cores, by the cores that an SM of the compute capability has; `None` for one not known here.
+/// Computes SMs from cores, by the cores of an SM of the compute capability; `None` for a capability that is not known here.
 fn sms_of(cores: u32, capability: ComputeCapability) -> Option<u32> {
     let per_sm = match (capability.major, capability.minor) {
         (7, 0 | 2 | 5) | (8, 0) => 64,
@@ -251,7 +253,7 @@ fn sms_of(cores: u32, capability: ComputeCapability) -> Option<u32> {
     cores.is_multiple_of(per_sm).then_some(cores / per_sm).filter(|sms| *sms > 0)
 }
 
-/// A fact that the driver may not have of every GPU; other errors are those of a GPU in trouble.
+/// Reads a fact that the driver may not report of every GPU as `None`; passes on other errors, which are those of a GPU in trouble.
 fn optional<T>(
     read: Result<T, NvmlError>,
     call: &'static str,
@@ -270,7 +272,7 @@ fn optional<T>(
     }
 }
 
-/// The driver's refusal of `call`, about `gpu` if that is known.
+/// Converts the driver's refusal of `call`, about `gpu` if that is known.
 fn refused(call: &'static str, gpu: Option<&GpuUuid>) -> impl FnOnce(NvmlError) -> InventoryError {
     let gpu = gpu.cloned();
     move |error| match (error, gpu) {
@@ -281,7 +283,7 @@ fn refused(call: &'static str, gpu: Option<&GpuUuid>) -> impl FnOnce(NvmlError) 
     }
 }
 
-/// What is missing on a host where NVML does not start.
+/// Describes the missing part of a host where NVML does not start, and the remedy.
 fn why_no_driver(error: &NvmlError) -> String {
     match error {
         NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound => {

@@ -1,4 +1,4 @@
-//! What the CUDA probe answers: the JSON object of `mps-manager cuda-probe`, schema 1.
+//! Answer of a CUDA probe: the JSON object of `mps-manager cuda-probe`, schema 1.
 //!
 //! Its writer and its reader use these types, so a field means one thing.
 
@@ -10,7 +10,7 @@ use crate::domain::gpu::ComputeCapability;
 /// The version of this object's shape.
 pub const SCHEMA: u32 = 1;
 
-/// What one fresh CUDA process saw in the environment it was given.
+/// State of CUDA as one fresh process saw it in the environment that it was given.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`SCHEMA`].
@@ -18,15 +18,15 @@ pub struct Report {
     /// The process that used CUDA. It is gone when the report is read, except after a `timeout`: then it still
     /// waits, and must not be killed (the probe's module says why).
     pub pid: Option<u32>,
-    /// The driver's version, as `580.159.04`; `None` where NVML is not there to ask.
+    /// The driver's version, as `580.159.04`; `None` where NVML is missing.
     pub driver_version: Option<String>,
     /// The newest CUDA that the driver can run, as `13.0`.
     pub cuda_version: Option<String>,
-    /// Whether the process is a client of MPS on all devices that it saw.
+    /// True if the process is a client of MPS on all devices that it saw.
     ///
-    /// From CUDA's attribute `MPS_ENABLED` of each device, which distinguished clients from processes outside in every case
-    /// tried on an H200 (no daemon, an unreadable pipe directory, limits, another user). `None` when it saw no device, or the devices differ,
-    /// or the driver is too old to report it.
+    /// From CUDA's attribute `MPS_ENABLED` of each device, which distinguished clients from processes outside in every case tried on an
+    /// H200 (no daemon, an unreadable pipe directory, limits, another user). `None` if it saw no device, or the devices differ, or the
+    /// driver is too old to report it.
     pub mps: Option<bool>,
     /// Milliseconds that `cuInit` took. Under MPS this is where the process connects, and where the first one
     /// waits for the server to start.
@@ -49,11 +49,11 @@ pub struct CudaDevice {
     /// The compute capability; `None` in a report of an older probe.
     #[serde(default)]
     pub compute_capability: Option<ComputeCapability>,
-    /// Whether contexts on this device are MPS clients; `None` where the driver is too old to report it.
+    /// True if contexts on this device are MPS clients; `None` where the driver is too old to report it.
     pub mps: Option<bool>,
-    /// Multiprocessors that the process may use: under MPS, what its thread percentage leaves of them.
+    /// Multiprocessors that the process may use: under MPS, those within its thread percentage.
     pub sms: u32,
-    /// Free memory in bytes: under MPS, what its memory limit leaves, the context already paid.
+    /// Free memory in bytes: under MPS, the rest of its memory limit after its context.
     pub memory_free: u64,
     /// Memory of the whole device in bytes, whatever the limit.
     pub memory_total: u64,
@@ -61,13 +61,13 @@ pub struct CudaDevice {
     pub context_ms: f64,
     /// The range of stream priorities; the greatest is the smaller number.
     pub priorities: Priorities,
-    /// How CUDA's own splitter divides the device's multiprocessors, for groups of at least 8, 16 and 32, and before
-    /// compute capability 9.0 of 4, too: the least is the chunk of static partitions.
+    /// Divisions of the device's multiprocessors by CUDA's own splitter, for groups of at least 8, 16 and 32, and before compute capability
+    /// 9.0 of 4, too: the least is the chunk of static partitions.
     ///
     /// Under a thread percentage it answers no groups and no error, so a census is to be taken without one.
     /// Empty where the driver has no splitter (before CUDA 12.4).
     pub splitter: Vec<Split>,
-    /// What a real allocation proved, where one was requested.
+    /// Result of an allocation, where one was requested.
     pub allocation: Option<Allocation>,
 }
 
@@ -100,19 +100,19 @@ pub struct Allocation {
     pub asked: u64,
     /// The largest single allocation up to that which succeeded, in bytes, found to the MiB.
     pub largest: u64,
-    /// What CUDA said to the smallest one that it refused.
+    /// CUDA's error for the smallest allocation that it refused.
     pub refused_with: Option<Failure>,
 }
 
 /// Something that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// CUDA's number, where CUDA it was.
+    /// CUDA's number, if the error is CUDA's.
     pub code: Option<u32>,
     /// CUDA's name (`CUDA_ERROR_MPS_SERVER_NOT_READY`) or one of the probe's own: `no_driver`, `timeout`,
     /// `crashed`, `not_started`.
     pub name: String,
-    /// What happened, and what to do about it where that is known.
+    /// Description, and the remedy where one is known.
     pub message: String,
 }
 
@@ -146,7 +146,7 @@ impl Failure {
         Self { code: None, name: failure.as_str().to_owned(), message: message.into() }
     }
 
-    /// Whether there was no answer in time, and the process is left waiting.
+    /// Returns true if there was no answer in time, and the process is left waiting.
     pub fn is_timeout(&self) -> bool {
         self.name == ProbeFailure::Timeout.as_str()
     }

@@ -17,23 +17,23 @@ use super::{DeviceFile, GpuDriver, Inventory, InventoryError, cuda_version_text}
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuProcess};
 
-/// What is in use beside the processes' own: on an H200 whose one process, an MPS server, had 66 MiB, the driver
-/// showed 74 MiB (tests/fixtures/hardware/10-h200-x1-probe.txt).
+/// Memory in use beside that of the processes: on an H200 whose one process, an MPS server, had 66 MiB, the driver showed 74 MiB
+/// (tests/fixtures/hardware/10-h200-x1-probe.txt).
 const DRIVER_OVERHEAD: u64 = 8 << 20;
 
-/// The file that says that a GPU is gone, and the one that says that it is in MIG mode.
+/// The file that marks a GPU as gone, and the one that marks it as in MIG mode.
 const LOST: &str = "lost";
-/// The content of the first where the GPUs after it have moved up by one.
+/// The content of the first if the GPUs after it have moved up by one.
 const RENUMBERED: &[u8] = b"renumbered";
 const MIG: &str = "mig";
 
-/// The file that says that the driver is not loaded.
+/// The file that marks the driver as not loaded.
 const ABSENT: &str = "driver-absent";
 
 /// The only version of the world's files that this reads.
 const WORLD_SCHEMA: u32 = 1;
 
-/// How often a process's file is read again while its owner is writing it, and how long to wait between.
+/// Number of readings of a process's file while its owner is writing it, and the pause between them.
 const READ_ATTEMPTS: u32 = 50;
 const READ_PAUSE: Duration = Duration::from_millis(2);
 
@@ -41,7 +41,7 @@ const READ_PAUSE: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub struct SimInventory {
     world: PathBuf,
-    /// Open for as long as this is, as NVML keeps them.
+    /// Open for as long as the inventory exists, as NVML keeps them.
     #[allow(dead_code, reason = "held and never read")]
     devices: Vec<File>,
 }
@@ -101,7 +101,7 @@ impl SimInventory {
         }
     }
 
-    /// Whether a file of that name lies in the GPU's directory: how a test takes a GPU out, or switches its mode.
+    /// Returns true if a file of that name lies in the GPU's directory: tests take a GPU out, or switch its mode, by such a file.
     fn is_marked(&self, gpu: &GpuUuid, mark: &str) -> bool {
         self.gpu_dir(gpu).join(mark).exists()
     }
@@ -140,7 +140,7 @@ impl Inventory for SimInventory {
 
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
         let mut gpus = self.read_world()?.gpus;
-        // After a boot without it the driver numbers the others from 0 again: the mark says so.
+        // After a boot without it the driver numbers the others from 0 again: the mark shows that.
         gpus.retain(|gpu| fs::read(self.gpu_dir(&gpu.uuid).join(LOST)).unwrap_or_default() != RENUMBERED);
         // The address has a fixed width, so its order as text is PCI order.
         gpus.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
@@ -219,7 +219,7 @@ impl Inventory for SimInventory {
     }
 }
 
-/// `world.json`, as far as an inventory needs it; what else the simulated host keeps there is its own affair.
+/// `world.json`, as far as an inventory needs it; other keys are ignored.
 #[derive(Deserialize)]
 struct World {
     schema: u32,
@@ -253,7 +253,7 @@ struct WorldProcess {
     used_memory: u64,
 }
 
-/// Reads a process's file; `None` for one whose process is dead or has not yet said anything.
+/// Reads a process's file; `None` if its process is dead or has not written anything yet.
 fn read_process(path: &Path) -> Result<Option<WorldProcess>, InventoryError> {
     let mut attempt = 1;
     loop {

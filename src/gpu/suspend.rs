@@ -1,8 +1,8 @@
 //! An inventory that can be closed and opened again.
 //!
-//! NVML keeps the device files of all GPUs open for as long as it is loaded, so a manager that is to hold none of them
-//! has to drop NVML whole, whichever GPUs it is about. Meanwhile the GPUs are reported as they were seen last, and what only
-//! the driver knows is answered with [`InventoryError::Suspended`].
+//! NVML keeps the device files of all GPUs open for as long as it is loaded, so a manager that is to release one of them has to unload NVML
+//! as a whole. Meanwhile the GPUs are reported as they were seen last, and queries that only the driver could answer fail with
+//! [`InventoryError::Suspended`].
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use super::{DeviceFile, GpuDriver, Inventory, InventoryError};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 
-/// What is known of the GPUs while the driver is not queried: everything but who uses them.
+/// Facts about the GPUs that are known while the driver is not queried: everything but their users.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SuspendedGpus {
     driver: GpuDriver,
@@ -24,7 +24,7 @@ pub struct SuspendedGpus {
 }
 
 impl SuspendedGpus {
-    /// Nothing is known of the GPUs: the driver was never here.
+    /// Makes an inventory without GPUs: the driver was never present.
     pub fn none(profile: Option<String>) -> Self {
         let (driver_version, simulated) = (String::new(), profile.is_some());
         let driver = GpuDriver { driver_version, cuda_version: None, simulated, profile };
@@ -32,22 +32,22 @@ impl SuspendedGpus {
     }
 }
 
-/// Pause between two tries to close it while calls are under way.
+/// Pause between two tries to close the driver while calls are under way.
 const RETRY: Duration = Duration::from_millis(10);
 
 type Opener = Box<dyn Fn() -> Result<Box<dyn Inventory>, InventoryError> + Send + Sync>;
 
 /// An inventory that is either open or closed.
 ///
-/// The driver may take its time to open, or hang in a call. A caller of what is known without it never waits for that:
-/// no thread waits for the lock of `state` to write it, since those who want to read would wait behind.
+/// The driver may take its time to open, or hang in a call. Callers that need only remembered facts never wait for that: no thread waits to
+/// lock `state` for writing, since readers would queue behind it.
 pub struct Suspendable {
     opener: Opener,
-    /// Held by the one who opens it.
+    /// Locked by the thread that opens the driver.
     opening: Mutex<()>,
     live: AtomicBool,
     state: RwLock<DriverState>,
-    /// What is reported while it is being closed, so that no new call keeps it open.
+    /// Facts that are reported while the driver is being closed, so that no new call keeps it open.
     closing: RwLock<Option<SuspendedGpus>>,
 }
 
@@ -65,7 +65,7 @@ impl Suspendable {
         Ok(Self::in_state(opener, state))
     }
 
-    /// Begins closed: the driver is not touched before [`resume`](Self::resume).
+    /// Makes a closed inventory: the driver is not touched before [`resume`](Self::resume).
     pub fn closed(
         opener: impl Fn() -> Result<Box<dyn Inventory>, InventoryError> + Send + Sync + 'static,
         remembered: SuspendedGpus,
@@ -87,7 +87,7 @@ impl Suspendable {
         }
     }
 
-    /// Everything that is reported while it is closed.
+    /// Returns everything that is reported while the driver is closed.
     pub fn remember(&self) -> Result<SuspendedGpus, InventoryError> {
         let state = self.read();
         let open = match &*state {
@@ -107,12 +107,12 @@ impl Suspendable {
         Ok(SuspendedGpus { driver: open.driver()?, gpus, device_files })
     }
 
-    /// Closes it, after the calls that are under way; false when these do not end within `timeout`.
+    /// Closes the driver, after the calls that are under way; returns false if these do not end within `timeout`.
     pub fn suspend(&self, remembered: SuspendedGpus, timeout: Duration) -> bool {
         *self.closing.write().unwrap_or_else(PoisonError::into_inner) = Some(remembered.clone());
         let closed = self.close(remembered, timeout);
         *self.closing.write().unwrap_or_else(PoisonError::into_inner) = None;
-        // Closing the driver may take its time, too.
+        // The driver may take its time to close, so it is dropped after the lock is released.
         closed.map(drop).is_some()
     }
 
@@ -130,19 +130,19 @@ impl Suspendable {
         }
     }
 
-    /// Opens it again; harmless when it is open.
+    /// Opens the driver again; does nothing if it is open.
     pub fn resume(&self) -> Result<(), InventoryError> {
         self.resume_if(|| true)
     }
 
-    /// The same, if that is still wanted once the driver is open; closes it again if not.
+    /// Opens the driver if it is closed, and closes it again if it is no longer `wanted` once it is open.
     pub fn resume_if(&self, wanted: impl FnOnce() -> bool) -> Result<(), InventoryError> {
         let _one = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if self.live() {
             return Ok(());
         }
         let opened = (self.opener)()?;
-        // The first query of a GPU may have to initialise it, which takes seconds: here it is waited for.
+        // The first query of a GPU may have to initialise it, which takes seconds: callers should not wait for that.
         if let Err(error) = opened.gpus() {
             tracing::warn!(%error, "the driver is open, and does not list the GPUs");
         }
@@ -150,7 +150,7 @@ impl Suspendable {
             return Err(InventoryError::Suspended);
         }
         loop {
-            // Calls on a closed one are short.
+            // Calls of a closed driver are short, so this does not take long.
             if let Some(mut state) = self.try_write() {
                 *state = DriverState::Open(opened);
                 self.live.store(true, Ordering::SeqCst);
@@ -161,11 +161,11 @@ impl Suspendable {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, DriverState> {
-        // A panic elsewhere leaves one whole state or the other.
+        // After a panic elsewhere the state is still whole: the old or the new one.
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks what is open, or what is remembered of it.
+    /// Queries the open driver, or the remembered facts.
     fn query<T>(&self, call: impl FnOnce(&dyn Inventory) -> T) -> T {
         if let Some(remembered) = &*self.closing.read().unwrap_or_else(PoisonError::into_inner) {
             return call(remembered);

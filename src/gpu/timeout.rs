@@ -15,27 +15,26 @@ use super::{DeviceFile, GpuDriver, Inventory, InventoryError, Suspendable, Suspe
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 
-/// How long a call may take: a GPU that is well answers within milliseconds, and one that recovers from an error within
-/// a few seconds.
+/// Longest time for a call: a GPU that is well answers within milliseconds, and one that recovers from an error within a few seconds.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// How long opening the driver may take: without persistence mode it initialises each GPU then, for seconds each.
+/// Longest time for the driver to open: without persistence mode it initialises each GPU then, for seconds each.
 const OPENING: Duration = Duration::from_secs(60);
-/// How long closing the driver may take, after the last call of it has ended.
+/// Longest time for the driver to close, after its last call has ended.
 const CLOSING: Duration = Duration::from_secs(10);
-/// Calls that are made at the same time: the next waits for one of them to end, so that no more threads than these hang.
+/// Most calls at the same time: the next call waits for one of them to end, so that no more threads than these hang.
 const LANES: usize = 8;
 
-/// An inventory that answers in time, if only that the driver does not.
+/// An inventory that answers in time, possibly with the error that the driver does not.
 pub struct TimeLimited<I> {
     inner: Arc<I>,
     deadline: Duration,
     calls: Arc<OpenCalls>,
-    /// Calls that open or close the driver: while one of those hangs, what is remembered can be reported.
+    /// Calls that open or close the driver. They are counted apart: while one of them hangs, remembered facts are still reported.
     turns: Arc<OpenCalls>,
     last: Mutex<LastReport>,
 }
 
-/// What was reported last.
+/// Last report of the driver.
 #[derive(Default)]
 struct LastReport {
     driver: Option<GpuDriver>,
@@ -51,15 +50,15 @@ struct OpenCalls {
 
 #[derive(Default)]
 struct UnderWay {
-    /// When each was given up, or will be, after how long.
+    /// The deadline of each call, and the time that it was given.
     until: BTreeMap<u64, (Instant, Duration)>,
     next: u64,
-    /// Since when the driver is silent, if the log says that it is.
+    /// Time since which the driver is silent, if the log says that it is.
     silent: Option<Instant>,
 }
 
 impl UnderWay {
-    /// What is said of the first of them that was given up.
+    /// Returns the error of the first call that was given up, if it still has not returned.
     fn stuck(&self) -> Option<InventoryError> {
         let now = Instant::now();
         self.until.values().find(|(until, _)| *until <= now).map(|(_, deadline)| silent(*deadline))
@@ -68,11 +67,11 @@ impl UnderWay {
 
 impl OpenCalls {
     fn under_way(&self) -> MutexGuard<'_, UnderWay> {
-        // A panic elsewhere leaves the map as it was before or after one change: both are whole.
+        // After a panic elsewhere the map is as before or after one change: both are whole.
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a call begin when there is room for it; none while one is stuck.
+    /// Begins a call, after a wait for room; refuses while another call is stuck.
     fn begin(&self, deadline: Duration) -> Result<u64, InventoryError> {
         let mut calls = self.under_way();
         loop {
@@ -119,7 +118,7 @@ fn silent(deadline: Duration) -> InventoryError {
     InventoryError::Silent { seconds: deadline.as_secs_f64() }
 }
 
-/// Makes a call on a thread of its own, and waits until the deadline; asks `give_up` then whether it may be given up.
+/// Makes a call on a thread of its own, and waits until the deadline; then asks `give_up` whether the call may be given up.
 fn within<T: Send + 'static>(
     calls: &Arc<OpenCalls>,
     name: &'static str,
@@ -132,12 +131,12 @@ fn within<T: Send + 'static>(
     let (answer, answered) = sync_channel(1);
     let failed = |detail: String| InventoryError::Driver { call: name, detail };
     let thread = std::thread::Builder::new().name(format!("gpu {name}")).spawn(move || {
-        // The caller learns of a panic by the end of the channel.
+        // A panic closes the channel, which shows it to the caller.
         let result = catch_unwind(AssertUnwindSafe(call));
-        // Over before anybody has the answer, so that the caller may ask again.
+        // Ended before the caller has the answer, so that it can make another call.
         under_way.end(id);
         if let Ok(result) = result {
-            // Nobody listens now to what was given up.
+            // Nobody receives the answer of a call that was given up.
             let _ = answer.send(result);
         }
     });
@@ -158,12 +157,12 @@ fn within<T: Send + 'static>(
 }
 
 impl<I: Inventory> TimeLimited<I> {
-    /// Answers for this inventory.
+    /// Makes an inventory that limits the calls of `inner`.
     pub fn new(inner: I) -> Self {
         Self::with_deadline(inner, DEADLINE)
     }
 
-    /// The same with another deadline for a call.
+    /// Makes an inventory with another deadline for a call.
     pub fn with_deadline(inner: I, deadline: Duration) -> Self {
         Self {
             inner: Arc::new(inner),
@@ -184,7 +183,7 @@ impl<I: Inventory> TimeLimited<I> {
     }
 
     fn last(&self) -> MutexGuard<'_, LastReport> {
-        // A panic elsewhere leaves whole values.
+        // After a panic elsewhere the values are still whole.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -197,7 +196,7 @@ impl<I: Inventory> Inventory for TimeLimited<I> {
     }
 
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
-        // The driver's version may be requested for the first time while it is silent.
+        // The driver's version may be requested for the first time while the driver is silent.
         let known = self.last().driver.is_some();
         let (gpus, driver) = self.query("gpus", move |inner| {
             let gpus = inner.gpus()?;
@@ -256,20 +255,20 @@ impl TimeLimited<Suspendable> {
         Ok(Self::new(within(&Arc::default(), "open", OPENING, || true, call)?))
     }
 
-    /// Everything that is reported while it is closed.
+    /// Returns everything that is reported while the driver is closed.
     pub fn remember(&self) -> Result<SuspendedGpus, InventoryError> {
         self.query("remember", Suspendable::remember)
     }
 
-    /// Closes it, after the calls that are under way; [`InventoryError::Silent`] when these do not end within `timeout`,
-    /// or the driver is not released.
+    /// Closes the driver, after the calls that are under way; [`InventoryError::Silent`] if these do not end within `timeout`, or the
+    /// driver is not released.
     pub fn suspend(&self, remembered: SuspendedGpus, timeout: Duration) -> Result<(), InventoryError> {
         let inner = Arc::clone(&self.inner);
         let call = move || if inner.suspend(remembered, timeout) { Ok(()) } else { Err(silent(timeout)) };
         within(&self.turns, "suspend", timeout + CLOSING, || true, call)
     }
 
-    /// Opens it again; harmless when it is open. What opens too late is closed at once: nobody would know of it.
+    /// Opens the driver again; does nothing if it is open. One that opens too late is closed at once, since no caller would know of it.
     pub fn resume(&self) -> Result<(), InventoryError> {
         if self.live() {
             return Ok(());
@@ -280,7 +279,7 @@ impl TimeLimited<Suspendable> {
         let in_time = Arc::clone(&decided);
         let call = move || inner.resume_if(|| first(&in_time));
         within(&self.turns, "resume", OPENING, || first(&decided), call)?;
-        // It may be another by now.
+        // The driver may be another version now.
         *self.last() = LastReport::default();
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Who may pass through a directory, or read a file, of this program's: its owner, and further users by a POSIX ACL.
+//! Access of users to this program's own directories and files: for the owner, and for further users by a POSIX ACL.
 //!
-//! Users are named in an ACL and are never made owners: an owner may change the mode, and in a directory whatever is in it. The ACL
-//! is the kernel's attribute (acl(5), and `posix_acl_xattr.h` of the kernel for its form): a version, then for each entry a tag, its
-//! permissions and its user.
+//! Users are named in an ACL and are never made owners: an owner may change the mode, and the content of a directory. The ACL is the
+//! kernel's attribute (acl(5), and `posix_acl_xattr.h` of the kernel for its form): a version, then for each entry a tag, its permissions
+//! and its user.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -14,9 +14,9 @@ use rustix::io::Errno;
 
 const ATTRIBUTE: &str = "system.posix_acl_access";
 const VERSION: u32 = 2;
-/// The user of an entry that is about none.
+/// User of an entry that names no user.
 const NOBODY: u32 = u32::MAX;
-/// The tags of entries: the owner, a user, the owning group, a group, what all but the owner have at most, and all others.
+/// The tags of entries: the owner, a user, the owning group, a group, the mask of all but the owner and others, and all others.
 const OWNER: u16 = 0x01;
 const USER: u16 = 0x02;
 const OWNING_GROUP: u16 = 0x04;
@@ -31,40 +31,40 @@ const PASSED_BY_ALL: u32 = 0o011;
 /// The longest attribute that the kernel keeps.
 const LONGEST: usize = 64 * 1024;
 
-/// Who may do what with a directory or a file, beside its owner and root.
+/// Access of users to a directory or a file, beside that of its owner and root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathAccess {
-    /// What its owner may do.
+    /// Permissions of the owner.
     own: u16,
-    /// What these users may.
+    /// Permission of `users`, or of everybody.
     right: u16,
     users: Vec<u32>,
-    /// Whether everybody may.
+    /// True if everybody has the permission.
     everyone: bool,
 }
 
-/// Nobody but its owner passes through a directory or reads it.
+/// Access for the owner only.
 pub static PRIVATE: PathAccess = PathAccess { own: 0o7, right: SEARCH, users: Vec::new(), everyone: false };
-/// Everybody passes through a directory, and nobody else reads the names in it.
+/// Access for everybody to pass through a directory; only the owner lists the names in it.
 pub static PASSED: PathAccess = PathAccess { own: 0o7, right: SEARCH, users: Vec::new(), everyone: true };
 
 impl PathAccess {
-    /// A directory that these users pass through; none of them needs to be named who does so anyway.
+    /// Makes access for these users to pass through a directory; users that pass anyway need not be named.
     pub fn passed_by(users: impl IntoIterator<Item = u32>, everyone: bool) -> Self {
         Self { users: others(users), everyone, ..PRIVATE.clone() }
     }
 
-    /// A file that nobody writes, and these users read.
+    /// Makes access for these users to read a file that nobody writes.
     pub fn read_by(users: impl IntoIterator<Item = u32>) -> Self {
         Self { own: READ, right: READ, users: others(users), everyone: false }
     }
 
-    /// Makes it so, unless it is; false where its file system has no ACLs: then everybody passes through the directory, and nobody
-    /// else reads the file.
+    /// Applies the access to a path unless it has it; false if the file system has no ACLs: then everybody passes through the directory,
+    /// and only the owner reads the file.
     pub fn keep(&self, path: &Path) -> io::Result<bool> {
         let mode = u32::from(self.own) << 6 | if self.everyone { PASSED_BY_ALL } else { 0 };
         if self.everyone || self.users.is_empty() {
-            // An ACL of users shows in the bits of the group, too.
+            // An ACL with users shows in the bits of the group, too.
             if fs::symlink_metadata(path)?.mode() & 0o7777 != mode {
                 match removexattr(path, ATTRIBUTE) {
                     Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
@@ -88,7 +88,7 @@ impl PathAccess {
         }
     }
 
-    /// Its entries, in the order that the kernel wants them: by tag, then by user. It sets the mode by them.
+    /// Returns the entries, in the order that the kernel requires: by tag, then by user. The kernel sets the mode by them.
     fn acl(&self) -> Vec<u8> {
         let users = self.users.iter().map(|uid| (USER, self.right, *uid));
         let mut acl = VERSION.to_le_bytes().to_vec();
@@ -103,7 +103,7 @@ impl PathAccess {
     }
 }
 
-/// In order and each once, without root and this process's own user.
+/// Sorts users, each once, without root and this process's own user.
 fn others(users: impl IntoIterator<Item = u32>) -> Vec<u32> {
     let me = rustix::process::geteuid().as_raw();
     let mut users: Vec<u32> = users.into_iter().filter(|uid| *uid != 0 && *uid != me).collect();
@@ -112,7 +112,7 @@ fn others(users: impl IntoIterator<Item = u32>) -> Vec<u32> {
     users
 }
 
-/// Whether a user of these groups, who does not own a directory, may pass by its ACL; `None` where it has none.
+/// Returns true if a user of these groups, who does not own the directory, may pass by its ACL; `None` if it has no ACL.
 pub fn passes_by_acl(directory: &Path, group: u32, uid: u32, groups: &[u32]) -> Option<bool> {
     let acl = attribute(directory, LONGEST).ok()?;
     let number = |bytes: &[u8]| u16::from_le_bytes([bytes[0], bytes[1]]);
@@ -152,7 +152,7 @@ mod tests {
         rustix::process::geteuid().is_root()
     }
 
-    /// Whether a user may open what is in a directory, as the kernel says.
+    /// Returns true if the kernel lets a user reach a file in a directory.
     fn reaches(directory: &Path, uid: u32) -> bool {
         let file = directory.join("file");
         as_user(uid, || fs::metadata(&file).is_ok())
@@ -236,7 +236,7 @@ mod tests {
     fn file_system_without_acls_is_told() {
         let top = tempfile::tempdir().expect("a directory");
         let access = PathAccess::passed_by([1], false);
-        // One has none that is not there, and /proc has none for its directories.
+        // A missing path has no ACL, and neither has a directory of /proc.
         access.keep(&top.path().join("none")).expect_err("it is not there");
         assert!(attribute(Path::new("/proc/self"), LONGEST).is_err());
     }

@@ -9,12 +9,12 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use super::Signal;
 use super::signal::{SignalReason, SignalTarget, send};
 
-/// How long a killed child may take to be reaped; longer only for one that is stuck in the kernel.
+/// Longest time until a killed child is reaped; it takes longer only if it is stuck in the kernel.
 const REAPED: Duration = Duration::from_secs(1);
 
-/// A child, alone in a process group of its own; dropped, it and its group are killed and it is reaped.
+/// A child, alone in a process group of its own. When it is dropped, it and its group are killed and it is reaped.
 ///
-/// The group keeps a Ctrl-C at the manager's terminal from the child, and takes along what a wrapper runs.
+/// The group keeps a Ctrl-C at the manager's terminal from the child, and includes the programs that a wrapper runs.
 #[derive(Debug)]
 pub struct OwnChild(Option<Child>);
 
@@ -46,7 +46,7 @@ impl OwnChild {
         child.wait().await
     }
 
-    /// Waits for its end, kills it where that does not come in time, and reaps it; `None` when it was killed.
+    /// Waits for its end, kills it if that does not come in time, and reaps it; `None` if it was killed.
     pub async fn end(&mut self, within: Duration) -> Option<ExitStatus> {
         let child = self.0.as_mut()?;
         if let Ok(status) = tokio::time::timeout(within, child.wait()).await {
@@ -61,7 +61,7 @@ impl OwnChild {
     pub async fn end_now(&mut self) {
         let Some(child) = self.0.as_mut() else { return };
         kill_group(child);
-        // Else `drop` leaves it to a task of its own.
+        // If it takes longer, `drop` leaves it to a task of its own.
         if tokio::time::timeout(REAPED, child.wait()).await.is_ok() {
             self.0 = None;
         }

@@ -13,15 +13,15 @@ use super::process::is_alive;
 use super::signal::{SignalError, SignalReason, send};
 use super::{Identity, Signal, readable};
 
-/// How often `/proc` is checked where a pidfd cannot be had.
+/// Pause between two checks of `/proc` where a pidfd is not available.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Completes when that very process is gone or a zombie; at once when it is already.
+/// Completes when that very process is gone or a zombie; at once if it is so already.
 ///
 /// Dropping the future closes its pidfd and has no other effect.
 pub async fn death(id: Identity) {
     let Ok(pidfd) = open(id) else { return poll(id).await };
-    // The pidfd may belong to a later process of that PID: it was opened by number.
+    // The pidfd was opened by number, so it may belong to a later process with that PID.
     if !is_alive(id) {
         return;
     }
@@ -35,7 +35,7 @@ pub async fn death(id: Identity) {
     }
 }
 
-/// How a process ended.
+/// End of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndedBy {
     /// Nothing was sent to it.
@@ -44,7 +44,7 @@ pub enum EndedBy {
     BySignal,
 }
 
-/// Why a process still lives; what it is about comes before.
+/// Reason why a process still lives; the text follows the name of the process.
 #[derive(Debug, thiserror::Error)]
 pub enum EndProcessError {
     /// A signal was refused.
@@ -56,7 +56,7 @@ pub enum EndProcessError {
     /// There is no reason any more to end it.
     #[error("is left as it is: there is no reason any more to end it")]
     Spared,
-    /// It could not be found out whether there still is one.
+    /// It could not be found out whether there still is a reason.
     #[error("is left as it is: {0}")]
     Unknown(String),
 }
@@ -72,7 +72,7 @@ pub async fn end_process(
     end_process_while(id, timeout, grounds, || ready(Ok(true))).await
 }
 
-/// The same for as long as there is a reason, which is checked before each signal.
+/// Ends a process as [`end_process`] does, as long as there is a reason, which is checked before each signal.
 pub async fn end_process_while<F: Future<Output = Result<bool, String>>>(
     id: Identity,
     timeout: Duration,

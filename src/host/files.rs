@@ -1,4 +1,4 @@
-//! Who has a file open, out of `/proc/PID/fd`.
+//! Processes that have a file open, out of `/proc/PID/fd`.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::Identity;
 use super::process::{all, identify};
 
-/// A process with the files, of those requested, that it has open.
+/// A process, and the requested files that it has open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
     /// The process.
@@ -17,18 +17,18 @@ pub struct Opened {
     pub files: Vec<PathBuf>,
 }
 
-/// What a search for open files found.
+/// Result of a search for open files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Search {
-    /// Who has any of the files open, by process ID.
+    /// Processes that have any of the files open, by process ID.
     pub found: Vec<Opened>,
     /// Living processes whose open files this user may not see.
     pub unexamined: u32,
-    /// Files that cannot be checked, so that they cannot be identified: a file that was removed may be open.
+    /// Files that cannot be checked, so it is unknown which processes have them open: a removed file may still be open.
     pub unknown: Vec<PathBuf>,
 }
 
-/// What makes two paths one file: the device itself for a device file, of which a container has one of its own.
+/// Identity of a file: the device itself for a device file, since a container has a file of its own for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Key {
     Device(u64),
@@ -76,7 +76,7 @@ fn of_process(pid: u32, wanted: &[(&PathBuf, Key)]) -> io::Result<Vec<PathBuf>> 
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let Ok(descriptor) = entry.map(|entry| entry.path()) else { break };
         let Ok(target) = fs::read_link(&descriptor) else { continue };
-        // Only candidates are examined: a file on a dead network share would hold this up.
+        // Only candidates are checked: a file on a dead network share would block the check.
         if !may_be(&target, wanted) {
             continue;
         }
@@ -89,8 +89,8 @@ fn of_process(pid: u32, wanted: &[(&PathBuf, Key)]) -> io::Result<Vec<PathBuf>> 
     Ok(found)
 }
 
-/// Whether a descriptor's target could be one of these: a device file under any name, or a file of the same name, which
-/// ends in ` (deleted)` once it is deleted.
+/// Returns true if a descriptor's target could be one of these: a device file under any name, or a file of the same name, which ends in
+/// ` (deleted)` once it is deleted.
 fn may_be(target: &Path, wanted: &[(&PathBuf, Key)]) -> bool {
     let name = target.file_name().unwrap_or_default().as_encoded_bytes();
     target.starts_with("/dev")

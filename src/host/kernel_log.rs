@@ -13,23 +13,23 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The kernel's own.
+/// The kernel's own log.
 pub const KERNEL_LOG: &str = "/dev/kmsg";
-/// The kernel's messages are at most so long together, by default some hundred KiB.
+/// Most bytes of all messages together; the kernel keeps some hundred KiB by default.
 const LONGEST: usize = 4 << 20;
 
 /// An error that the driver reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedXid {
-    /// How long ago.
+    /// Age of the message.
     pub age: Duration,
     /// The GPU's PCI address as the kernel writes it: `0000:06:00`.
     pub pci: String,
-    /// What follows that: the number of the error and the driver's words.
+    /// The rest of the message: the number of the error and the driver's words.
     pub report: String,
 }
 
-/// The errors that the kernel's log has, oldest first.
+/// Returns the errors in the kernel's log, oldest first.
 pub fn xids(log: &Path) -> io::Result<Vec<LoggedXid>> {
     let now = clock_gettime(ClockId::Monotonic);
     let now = Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0));
@@ -43,14 +43,14 @@ fn xid(line: &str, now: Duration) -> Option<LoggedXid> {
     Some(LoggedXid { age: now.saturating_sub(at), pci: pci.to_owned(), report: report.to_owned() })
 }
 
-/// A PCI address of NVML, as `00000000:06:00.0`, as the kernel writes it.
+/// Converts a PCI address of NVML, as `00000000:06:00.0`, to the kernel's form.
 pub fn kernel_address(pci_bus_id: &str) -> String {
     let without_function = pci_bus_id.rsplit_once('.').map_or(pci_bus_id, |(address, _)| address);
     let start = without_function.len().saturating_sub("0000:06:00".len());
     without_function.get(start..).unwrap_or_default().to_lowercase()
 }
 
-/// The messages that are kept, without waiting for further ones.
+/// Reads the messages that are kept, without waiting for further ones.
 fn messages(log: &Path) -> io::Result<String> {
     let mut file = fs::File::options()
         .read(true)
@@ -60,10 +60,10 @@ fn messages(log: &Path) -> io::Result<String> {
     while all.len() < LONGEST {
         match file.read(&mut one) {
             Ok(0) => break,
-            // One message each.
+            // Each read returns one message.
             Ok(length) => all.extend_from_slice(&one[..length]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-            // Overwritten before it was read: the next one is read.
+            // The message was overwritten before it was read: the next one is read.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! What the operating system reports about processes and about itself.
+//! Facts from the operating system about processes and about itself.
 //!
 //! A process is named by its PID and its start time together, since PIDs come back. A zombie counts as dead
 //! everywhere here: where PID 1 does not reap, a dead control daemon stays one forever (FACTS.md, "Starting,
@@ -68,15 +68,15 @@ pub fn machine_id() -> Option<String> {
         .find_map(|path| machine_id_in(&fs::read_to_string(path).ok()?))
 }
 
-/// 32 hexadecimal digits; what an image was shipped with before its first boot, `uninitialized`, is none.
+/// Reads 32 hexadecimal digits; the word of an image before its first boot, `uninitialized`, is no ID.
 fn machine_id_in(text: &str) -> Option<String> {
     let id = text.trim();
     (id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit())).then(|| id.to_owned())
 }
 
-/// When this boot began, in milliseconds of Unix time. It moves when the clock is set.
+/// Returns the time at which this boot began, in milliseconds of Unix time. It moves when the clock is set.
 ///
-/// Not `btime` of `/proc/stat`: that is cut to seconds, which puts a process's start up to a second before what it followed.
+/// `btime` of `/proc/stat` is not used: it is cut to seconds, so a process could seem to start up to a second before its cause.
 pub fn boot_time() -> i64 {
     let ms = |clock| {
         let now = clock_gettime(clock);
@@ -96,7 +96,7 @@ pub fn raise_fd_limit() -> io::Result<u64> {
     Ok(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
 
-/// Watches a descriptor, which is in non-blocking mode, for something to read.
+/// Registers a descriptor in non-blocking mode, so that a task can wait until it can be read.
 ///
 /// tokio 1.54 deprecates its safe constructors for an unsafe one, because a type of the caller's may close or swap
 /// its descriptor while it is watched. An [`OwnedFd`] cannot, so the safe one is right for it, and this is the one

@@ -1,6 +1,6 @@
-//! What is mounted on this host, in every mount namespace that a process lives in.
+//! Mounts on this host, in every mount namespace that a process lives in.
 //!
-//! A mount is recognised by what the kernel says that it is of: a file system, and a path inside that. No path is looked up in another
+//! A mount is recognised by its source as the kernel reports it: a file system, and a path inside it. No path is looked up in another
 //! namespace, where it may lead to something else, or to a file system that does not answer.
 
 use std::cell::OnceCell;
@@ -20,19 +20,19 @@ use rustix::thread::{self, CapabilitySet};
 use super::container::container_of;
 use super::{Identity, process};
 
-/// A file or directory by the names that it has in every mount namespace.
+/// A file or directory, identified in the same way in every mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MountSource {
     /// The device of its file system, as `0:25`.
     device: Vec<u8>,
-    /// Its path inside that.
+    /// Its path inside that file system.
     path: PathBuf,
 }
 
 impl MountSource {
-    /// A directory as this process sees it.
+    /// Identifies a directory as this process sees it.
     pub fn of(directory: &Path) -> io::Result<Self> {
-        // Nothing in it is read, so it need not be readable.
+        // The directory is not read, so it need not be readable.
         let open = rustix::fs::open(directory, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let number = open.as_raw_fd();
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
@@ -45,13 +45,13 @@ impl MountSource {
             .ok_or_else(|| io::Error::other(format!("the mount of {} is not listed", path.display())))
     }
 
-    /// What has this path below it.
+    /// Returns the source of a path below this one.
     #[must_use]
     pub fn join(&self, path: impl AsRef<Path>) -> Self {
         Self { device: self.device.clone(), path: self.path.join(path) }
     }
 
-    /// Whether it is the other one, or a directory around that.
+    /// Returns true if this is the other one, or a directory around it.
     #[must_use]
     pub fn contains(&self, other: &Self) -> bool {
         self.device == other.device && other.path.starts_with(&self.path)
@@ -65,16 +65,16 @@ pub struct ForeignMount {
     pub processes: Rc<[Identity]>,
     /// Where it is mounted there.
     pub point: PathBuf,
-    /// What is mounted.
+    /// Source of the mount.
     pub source: MountSource,
 }
 
-/// What was found in other mount namespaces than this process's.
+/// Mounts that were found in other mount namespaces than this process's.
 #[derive(Debug)]
 pub struct ForeignMounts {
     /// The mounts.
     pub found: Vec<ForeignMount>,
-    /// How many processes this one may not inspect, whose namespaces may have more.
+    /// Number of processes that this one may not inspect, whose namespaces may have more mounts.
     pub unseen: usize,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Mount {
 }
 
 impl Mount {
-    /// Reads a line; what stands behind the mount point is of no use here.
+    /// Reads a line; the fields after the mount point are not needed.
     ///
     /// ```text
     /// 1234 1200 0:25 /mps-manager/tenants/0123456789 /run/mps-manager/tenants/0123456789 ro,relatime - tmpfs tmpfs rw
@@ -101,13 +101,13 @@ impl Mount {
         Some(Self { id, source: MountSource { device, path }, point })
     }
 
-    /// Whether it is of a part of a file system. Every private copy of the host's mounts has the whole ones.
+    /// Returns true if the mount is of a part of a file system. Every private copy of the host's mounts contains the whole ones.
     fn is_of_part(&self) -> bool {
         self.source.path != Path::new("/")
     }
 }
 
-/// A field of mountinfo, in which blanks, line ends and backslashes are a backslash and three octal digits.
+/// Decodes a field of mountinfo, in which blanks, line ends and backslashes are a backslash and three octal digits.
 fn unescaped(field: &[u8]) -> PathBuf {
     let (mut bytes, mut rest) = (Vec::with_capacity(field.len()), field);
     while let Some((first, after)) = rest.split_first() {
@@ -126,29 +126,29 @@ fn unescaped(field: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// The mounts of a process, `self` or a PID, that are below its root.
+/// Reads the mounts of a process, `self` or a PID, that are below its root.
 fn read_mounts(process: &str) -> io::Result<Vec<Mount>> {
     let text = fs::read(format!("/proc/{process}/mountinfo"))?;
     Ok(text.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect())
 }
 
-/// A namespace of a process, `self` or a PID, as `mnt:[4026531841]`.
+/// Returns a namespace of a process, `self` or a PID, as `mnt:[4026531841]`.
 fn namespace(process: &str, kind: &str) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/{kind}"))
 }
 
-/// Whether an error of `/proc/PID/…` says that the process has ended.
+/// Returns true if an error of `/proc/PID/…` means that the process has ended.
 fn has_ended(error: &io::Error) -> bool {
     let number = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(number, Some(Errno::NOENT | Errno::SRCH | Errno::INVAL))
 }
 
-/// Whether a process is shown all mounts of its namespace: after a chroot it is shown those below its root only.
+/// Returns true if a process sees all mounts of its namespace: after a chroot it sees only those below its root.
 fn sees_all(pid: u32) -> bool {
     fs::read_link(format!("/proc/{pid}/root")).is_ok_and(|root| root == Path::new("/"))
 }
 
-/// The directories and files that are mounted somewhere, each by its path inside its own file system: what a bind mount is of.
+/// Returns the directories and files that are mounted somewhere, each by its path inside its own file system: the sources of bind mounts.
 /// Namespaces of processes that this one may not inspect are left out.
 pub fn roots() -> BTreeSet<PathBuf> {
     let mut seen = BTreeSet::new();
@@ -162,8 +162,8 @@ pub fn roots() -> BTreeSet<PathBuf> {
     roots
 }
 
-/// The mounts that contain one of the `targets`, in mount namespaces other than this process's and those of the processes `own`, unless
-/// they are part of a private copy of the mounts of this process. A link is read for each process, and the mounts once for each
+/// Finds the mounts that contain one of the `targets`, in mount namespaces other than this process's and those of the processes `own`,
+/// unless they are part of a private copy of the mounts of this process. A link is read for each process, and the mounts once for each
 /// namespace.
 pub fn elsewhere(targets: &[MountSource], own: &[u32]) -> io::Result<ForeignMounts> {
     let local = LocalMounts::read()?;
@@ -185,7 +185,7 @@ pub fn elsewhere(targets: &[MountSource], own: &[u32]) -> io::Result<ForeignMoun
         let mut processes: Vec<Identity> = pids.iter().filter_map(|pid| process::identify(*pid)).collect();
         processes.sort_by_key(|process| process.start_time);
         let Some(oldest) = processes.first() else { continue };
-        // Others there may be of an engine, whose monitors have cgroups named as containers.
+        // The oldest process decides: others may be of an engine, whose monitors have cgroups named like containers.
         let is_container = local.is_container(oldest.pid);
         mounts.retain(|mount| is_container || !local.is_copied_by(mount));
         let processes: Rc<[Identity]> = processes.into();
@@ -198,12 +198,12 @@ pub fn elsewhere(targets: &[MountSource], own: &[u32]) -> io::Result<ForeignMoun
     Ok(ForeignMounts { found, unseen })
 }
 
-/// The mount namespaces that processes live in.
+/// Mount namespaces with processes in them.
 #[derive(Debug)]
 struct Inhabited {
-    /// The processes of each.
+    /// The processes of each namespace.
     namespaces: BTreeMap<PathBuf, Vec<u32>>,
-    /// How many processes may not be inspected.
+    /// Number of processes that this one may not inspect.
     unseen: usize,
 }
 
@@ -215,7 +215,7 @@ impl Inhabited {
             match namespace(&pid.to_string(), "mnt") {
                 Ok(theirs) => namespaces.entry(theirs).or_default().push(pid),
                 Err(error) if has_ended(&error) => {}
-                // A security module may protect a process from this one all the same, as the host's first process.
+                // A security module may still protect a process from this one, as the host's first process.
                 Err(_) if may_inspect => {}
                 Err(_) => unseen += 1,
             }
@@ -224,8 +224,8 @@ impl Inhabited {
     }
 }
 
-/// The mounts of the namespace that these processes live in: of one that is shown all of them, if there is one. None where all of the
-/// processes have ended.
+/// Reads the mounts of the namespace of these processes: by a process that sees all of them, if there is one. Empty if all of the processes
+/// have ended.
 fn read_namespace(pids: &[u32]) -> io::Result<Vec<Mount>> {
     for pid in pids.iter().filter(|pid| sees_all(**pid)).chain(pids) {
         match read_mounts(&pid.to_string()) {
@@ -238,23 +238,24 @@ fn read_namespace(pids: &[u32]) -> io::Result<Vec<Mount>> {
     Ok(Vec::new())
 }
 
-/// Whether this process may inspect every other: without this capability also root may not inspect those that have more than it has.
+/// Returns true if this process may inspect every other: without this capability even root may not inspect processes with more
+/// capabilities.
 fn may_inspect_all() -> bool {
     thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
 }
 
-/// Whether a process has another namespace of this kind than this one.
+/// Returns true if a process has another namespace of this kind than this one.
 fn has_other(pid: u32, kind: &str) -> io::Result<bool> {
     Ok(namespace(&pid.to_string(), kind)? != namespace("self", kind)?)
 }
 
-/// Whether a process lives in another mount namespace than this one.
+/// Returns true if a process lives in another mount namespace than this one.
 pub fn lives_elsewhere(pid: u32) -> bool {
     has_other(pid, "mnt").unwrap_or(false)
 }
 
-/// The mounts of a process that is shown all of them and is in the user namespace of this one: in one of its own anybody may mount
-/// what they like, and here only who administers the host.
+/// Reads the mounts of a process that sees all of them and is in the user namespace of this one: in another user namespace anybody may
+/// mount anything, and in this one only administrators of the host.
 fn read_trusted(pid: u32) -> Option<Vec<Mount>> {
     if !matches!(has_other(pid, "user"), Ok(false)) {
         return None;
@@ -263,39 +264,39 @@ fn read_trusted(pid: u32) -> Option<Vec<Mount>> {
     sees_all(pid).then_some(mounts)
 }
 
-/// What this process has mounted, with which the mounts of others are compared.
+/// The mounts of this process, with which the mounts of others are compared.
 #[derive(Debug)]
 pub struct LocalMounts {
     mounts: Vec<Mount>,
     /// `/proc/self/cgroup`, which names the containers that this process is in.
     cgroups: String,
-    /// Where all processes live, read once for all that are not shown their mounts.
+    /// Namespaces of all processes, read once for all processes that do not see their mounts.
     inhabited: OnceCell<Inhabited>,
 }
 
 impl LocalMounts {
-    /// Those of now.
+    /// Reads the present mounts.
     pub fn read() -> io::Result<Self> {
         let cgroups = fs::read_to_string("/proc/self/cgroup")?;
         Ok(Self { mounts: read_mounts("self")?, cgroups, inhabited: OnceCell::new() })
     }
 
-    /// Whether a process is in a container that this one is not in. A container begins with a root of its own, so that whatever is
-    /// mounted in it was given to it.
+    /// Returns true if a process is in a container that this one is not in. A container begins with a root of its own, so all its mounts
+    /// were given to it.
     fn is_container(&self, pid: u32) -> bool {
         container_of(pid).is_some_and(|id| !self.cgroups.contains(&id))
     }
 
-    /// Whether a private copy of these mounts has this one, as that of a systemd service with `PrivateTmp=`. Any file system as a whole
-    /// counts as one, since a manager in a container does not have those of the host.
+    /// Returns true if a private copy of these mounts has this one, as that of a systemd service with `PrivateTmp=`. Any mount of a whole
+    /// file system counts as one, since a manager in a container does not have those of the host.
     fn is_copied_by(&self, mount: &Mount) -> bool {
         let is_same = |own: &Mount| own.source == mount.source && own.point == mount.point;
         !mount.is_of_part() || self.mounts.iter().any(is_same)
     }
 
-    /// The names of the entries of a directory that are mounted in the namespace of a process, each by itself: none where the
-    /// directory is mounted as a whole, or one around it, or in a user namespace of its own. A process that is not shown all mounts, as
-    /// after a chroot, has what another one there is shown; `None` where there is no other.
+    /// Returns the names of the entries of a directory that are mounted one by one in the namespace of a process. Empty if the directory or
+    /// one around it is mounted as a whole, or if the process is in a user namespace of its own. For a process that does not see all
+    /// mounts, as after a chroot, the mounts of another one there are read; `None` if there is no other.
     pub fn entries_in(&self, pid: u32, directory: &MountSource) -> Option<BTreeSet<OsString>> {
         let shown = read_trusted(pid).or_else(|| {
             let inhabited = self.inhabited.get_or_init(|| Inhabited::by(process::all()));
@@ -322,7 +323,7 @@ impl LocalMounts {
         let entries = theirs.iter().map(|mount| &mount.source).filter(|source| {
             source.device == directory.device && source.path.parent() == Some(directory.path.as_path())
         });
-        // Every namespace that is made later has a copy of what is mounted here, which shows nothing of its processes.
+        // Every later namespace has a copy of the mounts here, which tells nothing about its processes.
         entries
             .filter(|source| self.mounts.iter().all(|own| own.source != **source))
             .filter_map(|source| source.path.file_name().map(ToOwned::to_owned))

@@ -11,32 +11,31 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::Identity;
 use super::process::{identify, uid};
 
-/// Who connected to a unix socket, as the kernel noted it then.
+/// The process that connected to a unix socket, as the kernel noted it at that time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketPeer {
     /// The user.
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// The process by its number, which may be another one's by now; `None` for one in a PID namespace that this process does
-    /// not see.
+    /// Number of the process, which may be another one's by now; `None` for a process in a PID namespace that this process does not see.
     pub pid: Option<u32>,
-    /// The process that connected, while it lives.
+    /// The process that connected, if it still lives.
     pub process: Option<Identity>,
 }
 
-/// Says who connected to this socket.
+/// Returns the process that connected to this socket.
 ///
-/// The start time is read while a pidfd holds the process. The kernel gives the peer's pidfd since Linux 6.5 (`SO_PEERPIDFD`).
-/// An older one gives only the number: the process that has it now is held, and callers use this for a connection that was
-/// just accepted takes no process that started later for its peer. What remains there is a peer that ended between its
-/// connection and that moment and whose number was given to another process of its user at once.
+/// The start time is read while a pidfd holds the process. The kernel gives the peer's pidfd since Linux 6.5 (`SO_PEERPIDFD`). An older
+/// kernel gives only the number: then the process that has it now is held. Callers use this for a connection that was just accepted, so
+/// that process did not start later than the peer. One case remains there: a peer that ended between its connection and that moment, and
+/// whose number was given to another process of its user at once.
 pub fn peer(socket: &impl AsFd) -> io::Result<SocketPeer> {
     let credentials = getsockopt(&socket.as_fd(), PeerCredentials)?;
     let pid = u32::try_from(credentials.pid()).ok().filter(|pid| *pid > 0);
     let held = match getsockopt(&socket.as_fd(), PeerPidfd) {
         Ok(pidfd) => Some(pidfd),
-        // The option is not known: `EINVAL` and `ESRCH` are of one that is.
+        // A kernel without the option; `EINVAL` and `ESRCH` come from one that has it.
         Err(nix::Error::ENOPROTOOPT) => pid.and_then(|pid| of_user(pid, credentials.uid())),
         Err(_) => None,
     };
@@ -47,14 +46,14 @@ pub fn peer(socket: &impl AsFd) -> io::Result<SocketPeer> {
     Ok(SocketPeer { uid: credentials.uid(), gid: credentials.gid(), pid, process })
 }
 
-/// The process that has this number now, if it is this user's: another user's is another process.
+/// Holds the process that has this number now, if it is of this user: otherwise it is not the peer.
 fn of_user(pid: u32, user: u32) -> Option<OwnedFd> {
     let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
     let held = pidfd_open(raw, PidfdFlags::empty()).ok()?;
     (uid(pid) == Some(user)).then_some(held)
 }
 
-/// Whether the process of a pidfd has not ended, so that its number is its own still.
+/// Returns true if the process of a pidfd has not ended, so that its number is still its own.
 fn lives(pidfd: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
     matches!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))

@@ -1,11 +1,10 @@
 //! One process or all of them, out of `/proc`.
 //!
-//! Every answer may be out of date when it arrives; what must not hit a stranger goes through
+//! Every answer may be out of date when it arrives; a signal, which must not reach another process, goes through
 //! [`send`](super::signal::send), which holds the process by a pidfd while it compares.
 //!
-//! The files are parsed here and not by the crate `procfs`, whose `Stat` and `Limits` panic on a line that ends early, whose
-//! `Status` refuses a name that is no UTF-8, and whose `Process` opens more files than the one that is read: all processes are
-//! read whenever one is looked for.
+//! The files are parsed here and not by the crate `procfs`: its `Stat` and `Limits` panic on a line that ends early, its `Status` refuses a
+//! name that is not UTF-8, and its `Process` opens more files than the one that is read, though every search reads all processes.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,13 +19,13 @@ use rustix::process::{Pid, test_kill_process};
 use super::Identity;
 pub use super::death::{EndProcessError, EndedBy, death, end_process, end_process_while};
 
-/// More parents than any process has in practice: a bound for what is read of a chain that changes meanwhile.
+/// Bound of a chain of parents, which may change while it is read; no process has as many in practice.
 const ANCESTORS: usize = 32;
 
-/// The longest name of a program that is kept, in characters: it is other people's to choose.
+/// The longest name of a program that is kept, in characters: other users choose it.
 const LONGEST_NAME: usize = 120;
 
-/// The fields of `/proc/PID/stat` that are of use here.
+/// The fields of `/proc/PID/stat` that are used.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) state: u8,
@@ -43,8 +42,8 @@ fn path(pid: u32, file: &str) -> PathBuf {
 /// A page, which holds most files of `/proc` whole.
 const PAGE: usize = 4096;
 
-/// A file of `/proc` in one piece. The kernel states no size for it, so `fs::read` takes pieces that begin with 32 bytes: eleven system
-/// calls for an environment instead of four, and all processes are read whenever one is looked for.
+/// Reads a file of `/proc` in one piece. The kernel states no size for it, so `fs::read` would begin with pieces of 32 bytes: eleven system
+/// calls for an environment instead of four, in searches that read all processes.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let (mut bytes, mut length) = (vec![0; PAGE], 0);
@@ -63,8 +62,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads `/proc/PID/stat`. A command name may hold blanks and parentheses, so the fields are counted from the
-/// last `)`.
+/// Reads `/proc/PID/stat`. A command name may hold blanks and parentheses, so the fields are counted from the last `)`.
 ///
 /// ```text
 /// 588 (nvidia-cuda-mps) S 1 588 588 0 -1 …
@@ -87,27 +85,27 @@ pub(super) fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     })
 }
 
-/// The stat of a process that lives: neither gone nor a zombie (`Z`, and `X` on its way out).
+/// Returns the stat of a process that lives: neither gone nor a zombie (`Z`, and `X` on its way out).
 fn living(pid: u32) -> Option<Stat> {
     stat(pid).filter(|stat| lives(pid, stat))
 }
 
-/// Whether a process lives, by its stat.
+/// Returns true if a process lives, by its stat.
 ///
-/// That is of its main thread, which is a zombie from its own end on, and the process lives as long as another thread does.
+/// The stat is that of the main thread, which is a zombie from its own end on; the process lives as long as another thread does.
 fn lives(pid: u32, stat: &Stat) -> bool {
     match stat.state {
         b'X' => false,
         b'Z' => match living_threads(pid) {
             Ok(mut threads) => threads.next().is_some(),
-            // As for `is_alive`: what cannot be read is not taken for dead.
+            // As in `is_alive`: a process that cannot be read does not count as dead.
             Err(error) => !is_gone(&error),
         },
         _ => true,
     }
 }
 
-/// The directories of a process's threads that have not ended.
+/// Returns the directories of a process's threads that have not ended.
 fn living_threads(pid: u32) -> io::Result<impl Iterator<Item = PathBuf>> {
     let threads = fs::read_dir(path(pid, "task"))?;
     Ok(threads.filter_map(|thread| {
@@ -117,15 +115,15 @@ fn living_threads(pid: u32) -> io::Result<impl Iterator<Item = PathBuf>> {
     }))
 }
 
-/// Names a process for good; `None` when it is gone or a zombie.
+/// Returns the lasting identity of a process; `None` if it is gone or a zombie.
 pub fn identify(pid: u32) -> Option<Identity> {
     living(pid).map(|stat| Identity { pid, start_time: stat.start_time })
 }
 
-/// Whether that very process lives; a zombie does not.
+/// Returns true if that very process lives; a zombie does not.
 ///
-/// Where `/proc` cannot be read, as when this process has no file descriptor left, a process that the kernel knows
-/// by that PID counts as alive: who takes it for dead starts another beside it.
+/// Where `/proc` cannot be read, as when this process has no file descriptor left, a process that the kernel knows by that PID counts as
+/// alive: a caller that takes it for dead would start another beside it.
 pub fn is_alive(id: Identity) -> bool {
     match read(&path(id.pid, "stat")) {
         Ok(bytes) => {
@@ -135,7 +133,7 @@ pub fn is_alive(id: Identity) -> bool {
     }
 }
 
-/// Whether an error of `/proc/PID/…` says that there is no such process.
+/// Returns true if an error of `/proc/PID/…` means that there is no such process.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw_os_error), Some(Errno::NOENT | Errno::SRCH))
 }
@@ -145,7 +143,7 @@ fn exists(pid: u32) -> bool {
     pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-/// Whether a process is stopped, by a signal or by a tracer.
+/// Returns true if a process is stopped, by a signal or by a tracer.
 pub fn is_stopped(pid: u32) -> bool {
     living(pid).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
 }
@@ -153,17 +151,17 @@ pub fn is_stopped(pid: u32) -> bool {
 /// The flag of a kernel thread among the flags of a task (`PF_KTHREAD`).
 const KERNEL_THREAD: u32 = 0x0020_0000;
 
-/// Whether a process is a thread of the kernel, which has no program and takes no signal.
+/// Returns true if a process is a thread of the kernel, which has no program and takes no signal.
 pub fn is_kernel_thread(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| stat.flags & KERNEL_THREAD != 0)
 }
 
-/// The file that a process executes; `None` when that may not be read.
+/// Returns the file that a process executes; `None` if that may not be read.
 pub fn executable(pid: u32) -> Option<PathBuf> {
     fs::read_link(path(pid, "exe")).ok()
 }
 
-/// Whether a process runs the same program as this one, from the same file.
+/// Returns true if a process runs the same program as this one, from the same file.
 pub fn runs_same_program(pid: u32) -> bool {
     runs_file(pid, Path::new("/proc/self/exe"))
 }
@@ -173,17 +171,17 @@ fn runs_file(pid: u32, file: &Path) -> bool {
     inode(&path(pid, "exe")).is_some_and(|runs| Some(runs) == inode(file))
 }
 
-/// Whether a process runs the simulated MPS programs that stand beside this one.
+/// Returns true if a process runs the simulated MPS programs that stand beside this one.
 pub fn runs_simulated_programs(pid: u32) -> bool {
     std::env::current_exe().is_ok_and(|program| runs_file(pid, &program.with_file_name("simulated-mps")))
 }
 
-/// Whether the program that a process runs is still the one at its place, and was not replaced since; `None` when that may
-/// not be read.
+/// Returns true if the program that a process runs is still the file at its path, and was not replaced since; `None` if that may not be
+/// read.
 pub fn runs_what_is_there(pid: u32) -> Option<bool> {
     let exe = path(pid, "exe");
     let place = fs::read_link(&exe).ok()?;
-    // By way of `/proc` a file is found that has no name any more.
+    // The link in `/proc` leads to the file even if it has no name any more.
     let runs = fs::metadata(exe).ok()?;
     match fs::metadata(place) {
         Ok(is) => Some((runs.dev(), runs.ino()) == (is.dev(), is.ino())),
@@ -191,72 +189,72 @@ pub fn runs_what_is_there(pid: u32) -> Option<bool> {
     }
 }
 
-/// How many files a process has open, and how many it may have; `None` when that may not be read.
+/// Returns the number of files that a process has open, and its limit of them; `None` if that may not be read.
 pub fn open_files(pid: u32) -> Option<(u64, u64)> {
     let open = fs::read_dir(path(pid, "fd")).ok()?.count();
     let limit = open_files_limit(&fs::read_to_string(path(pid, "limits")).ok()?)?;
     Some((u64::try_from(open).ok()?, limit))
 }
 
-/// The soft limit on open files in `/proc/PID/limits`; a word, `unlimited`, is the largest number.
+/// Reads the soft limit on open files from `/proc/PID/limits`; `unlimited` becomes the largest number.
 pub(super) fn open_files_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     Some(line.split_ascii_whitespace().next()?.parse().unwrap_or(u64::MAX))
 }
 
-/// Every living process whose command line satisfies `wanted`.
+/// Finds every living process whose command line satisfies `wanted`.
 pub fn find_by_command(wanted: impl Fn(&[String]) -> bool) -> Vec<Identity> {
     all().filter(|pid| command(*pid).is_some_and(|words| wanted(&words))).filter_map(identify).collect()
 }
 
-/// The real uid of a process.
+/// Returns the real uid of a process.
 pub fn uid(pid: u32) -> Option<u32> {
     numbers(&status(pid)?, "Uid:")?.next()
 }
 
-/// The process that a thread belongs to, which for the main thread has its number.
+/// Returns the process that a thread belongs to; for the main thread it has the same number.
 pub fn thread_group(tid: u32) -> Option<u32> {
     numbers(&status(tid)?, "Tgid:")?.next()
 }
 
-/// The effective user of a process, and its supplementary groups.
+/// Returns the effective user of a process, and its supplementary groups.
 pub fn groups(pid: u32) -> Option<(u32, Vec<u32>)> {
     let status = status(pid)?;
     Some((numbers(&status, "Uid:")?.nth(1)?, numbers(&status, "Groups:")?.collect()))
 }
 
-/// `/proc/PID/status`, whose line `Name:` may hold any bytes.
+/// Reads `/proc/PID/status`, whose line `Name:` may hold any bytes.
 fn status(pid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(&read(&path(pid, "status")).ok()?).into_owned())
 }
 
-/// The numbers in a line of `/proc/PID/status`.
+/// Returns the numbers in a line of `/proc/PID/status`.
 pub(super) fn numbers<'s>(status: &'s str, line: &str) -> Option<impl Iterator<Item = u32> + use<'s>> {
     let words = status.lines().find_map(|found| found.strip_prefix(line))?.split_ascii_whitespace();
     Some(words.filter_map(|word| word.parse().ok()))
 }
 
-/// The parent of a living process.
+/// Returns the parent of a living process.
 pub fn parent(pid: u32) -> Option<u32> {
     living(pid).map(|stat| stat.parent)
 }
 
-/// The parents of a living process, its own first; not the one that adopts all orphans, and 32 at most.
+/// Returns the parents of a living process, its own first, without the one that adopts all orphans, and 32 at most.
 pub fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(parent(pid), |pid| parent(*pid)).take_while(|pid| *pid > 1).take(ANCESTORS)
 }
 
-/// The session of a living process, named by the process that began it.
+/// Returns the session of a living process, as the PID of the process that began it.
 pub fn session(pid: u32) -> Option<u32> {
     living(pid).map(|stat| stat.session)
 }
 
-/// Whether a process lives and leads a session of its own, as a daemon does and its starter does not.
+/// Returns true if a process lives and leads a session of its own, as a daemon does and its starter does not.
 pub fn leads_session(pid: u32) -> bool {
     session(pid) == Some(pid)
 }
 
-/// The living children of a process.
+/// Returns the living children of a process.
 pub fn children(pid: u32) -> Vec<Identity> {
     all()
         .filter_map(|child| {
@@ -266,32 +264,32 @@ pub fn children(pid: u32) -> Vec<Identity> {
         .collect()
 }
 
-/// The command line of a process; `None` when it is gone, empty for a kernel thread or a zombie.
+/// Returns the command line of a process; `None` if it is gone, empty for a kernel thread or a zombie.
 ///
 /// Bytes that are no UTF-8 are shown as U+FFFD.
 pub fn command(pid: u32) -> Option<Vec<String>> {
     Some(words(&read(&path(pid, "cmdline")).ok()?))
 }
 
-/// The name of the program that a process runs, as it was called, without its directory.
+/// Returns the name of the program that a process runs, as it was called, without its directory.
 pub fn program(pid: u32) -> Option<String> {
     program_name(command(pid)?.first()?)
 }
 
-/// The name of a program, by how it was called: without its directory and its arguments, which may be confidential.
+/// Returns the name of a program from a command line, without its directory and its arguments, which may be confidential.
 pub fn program_name(called: &str) -> Option<String> {
     let name = called.rsplit('/').next().filter(|name| !name.is_empty())?;
-    // It stands in sentences, beside commands that are copied.
+    // Messages contain it beside commands that users copy, so it gets no special characters.
     let plain = |char: char| if char.is_alphanumeric() || "._+-@[]:".contains(char) { char } else { '?' };
     Some(name.chars().take(LONGEST_NAME).map(plain).collect())
 }
 
-/// The name of the program of a command line.
+/// Returns the name of the program of a command line.
 pub fn program_of(command: &str) -> Option<String> {
     command.split_whitespace().next().and_then(program_name)
 }
 
-/// The words of `/proc/PID/cmdline`, each ended by a NUL.
+/// Splits `/proc/PID/cmdline` into words, each ended by a NUL.
 pub(super) fn words(bytes: &[u8]) -> Vec<String> {
     let text = bytes.strip_suffix(b"\0").unwrap_or(bytes);
     if text.is_empty() {
@@ -300,14 +298,14 @@ pub(super) fn words(bytes: &[u8]) -> Vec<String> {
     text.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// The environment that a process was started with; `None` when it is gone or may not be read.
+/// Returns the environment that a process was started with; `None` if it is gone or may not be read.
 ///
-/// What the process sets later with `setenv` is not in it (FACTS.md, "Limits: what holds and what leaks").
+/// Variables that the process sets later with `setenv` are not in it (FACTS.md, "Limits: what holds and what leaks").
 pub fn environ(pid: u32) -> Option<Vec<(OsString, OsString)>> {
     Some(entries(&environ_bytes(pid)?))
 }
 
-/// The entries of `/proc/PID/environ`, each ended by a NUL; one without `=` is no variable.
+/// Splits `/proc/PID/environ` into entries, each ended by a NUL; an entry without `=` is no variable.
 pub(super) fn entries(bytes: &[u8]) -> Vec<(OsString, OsString)> {
     let entries = bytes.split(|b| *b == 0).filter_map(|entry| {
         let equals = entry.iter().position(|b| *b == b'=')?;
@@ -317,7 +315,7 @@ pub(super) fn entries(bytes: &[u8]) -> Vec<(OsString, OsString)> {
     entries.collect()
 }
 
-/// The same as it stands in `/proc`, which shows none for a main thread that has ended: it is the other threads' too.
+/// Reads the bytes of an environment from `/proc`, which shows none for a main thread that has ended: the other threads have the same.
 fn environ_bytes(pid: u32) -> Option<Vec<u8>> {
     let own = read(&path(pid, "environ")).ok();
     if own.as_ref().is_some_and(|bytes| !bytes.is_empty()) || stat(pid).is_none_or(|stat| stat.state != b'Z')
@@ -327,19 +325,20 @@ fn environ_bytes(pid: u32) -> Option<Vec<u8>> {
     living_threads(pid).ok()?.find_map(|thread| read(&thread.join("environ")).ok()).or(own)
 }
 
-/// One variable of the environment that a process was started with.
+/// Returns one variable of the environment that a process was started with.
 pub fn variable(pid: u32, key: &str) -> Option<OsString> {
     environ(pid)?.into_iter().find_map(|(name, value)| (name == key).then_some(value))
 }
 
-/// When a process started, in milliseconds of Unix time, given when the boot began ([`super::boot_time`]).
+/// Returns the time at which a process started, in milliseconds of Unix time; `boot_time` is the beginning of the boot
+/// ([`super::boot_time`]).
 pub fn started_at(id: Identity, boot_time: i64) -> i64 {
     let hertz = procfs::ticks_per_second().max(1);
     let since_boot = id.start_time.saturating_mul(1000) / hertz;
     boot_time.saturating_add(i64::try_from(since_boot).unwrap_or(i64::MAX))
 }
 
-/// Every process that lives and was started with `key=value` in its environment.
+/// Finds every living process that was started with `key=value` in its environment.
 ///
 /// Children inherit an environment, so the caller still has to check the command line.
 pub fn find_by_env(key: &str, value: &str) -> Vec<Identity> {
@@ -349,14 +348,15 @@ pub fn find_by_env(key: &str, value: &str) -> Vec<Identity> {
         environ.split(|b| *b == 0).any(|entry| entry == wanted.as_bytes())
     };
     let identified = |pid| {
-        // The identity comes first and last: in between, the PID could have changed hands. Most are not marked, and need no identity.
+        // The identity is read first and last: in between, the PID may be reused. Most processes do not have the variable, and need no
+        // identity.
         let id = identify(pid)?;
         (is_marked(&pid) && is_alive(id)).then_some(id)
     };
     all().filter(is_marked).filter_map(identified).collect()
 }
 
-/// Every process that lives and was started with a value of `key` in its environment, with that value.
+/// Finds every living process that was started with `key` in its environment, with the value.
 pub fn having(key: &str) -> Vec<(Identity, OsString)> {
     let with_value = |pid| {
         // As above, first and last.
@@ -367,7 +367,7 @@ pub fn having(key: &str) -> Vec<(Identity, OsString)> {
     all().filter_map(with_value).collect()
 }
 
-/// The PIDs that `/proc` lists.
+/// Lists the PIDs in `/proc`.
 pub fn all() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc")
         .into_iter()
@@ -432,7 +432,7 @@ mod tests {
         assert!(exists(std::process::id()) && !exists(id.pid));
     }
 
-    /// Between fork and exec a child still shows its parent's command line, and `setsid` its own before it runs `sleep`.
+    /// Waits until a child executes `sleep`: between fork and exec it still shows its parent's command line, and `setsid` its own.
     fn executed(pid: u32) {
         let sleeps = |words: &Vec<String>| matches!(words.as_slice(), [_, seconds] if seconds == "600");
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn session_leader_is_recognised() {
-        // Not checked of this process: who began its session can be outside this PID namespace, and is 0 then.
+        // Not checked of this process: the process that began its session can be outside this PID namespace, and is 0 then.
         let mut child = Command::new("setsid").args(["sleep", "600"]).spawn().expect("setsid");
         executed(child.id());
         assert_eq!(session(child.id()), Some(child.id()));

@@ -35,23 +35,23 @@ pub struct Connection {
     fd: AsyncFd<OwnedFd>,
 }
 
-/// What goes along with a packet.
+/// Data that goes along with a packet.
 #[derive(Debug)]
 pub enum Ancillary<'a> {
     /// Nothing.
     None,
-    /// Credentials; others than one's own need the privilege for it.
+    /// Credentials; others than the process's own need a privilege.
     Credentials(UCred),
     /// A file descriptor.
     Descriptor(&'a OwnedFd),
 }
 
-/// What one receive gave.
+/// A received packet.
 #[derive(Debug)]
 pub struct Packet {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// The sender's credentials, as the kernel says or lets them be said.
+    /// The sender's credentials: the kernel's, or those that it allowed the sender to state.
     pub credentials: Option<UCred>,
     /// A file descriptor that came along.
     pub descriptor: Option<OwnedFd>,
@@ -63,22 +63,22 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 impl Listener {
-    /// Listens at a path that is not there yet; everybody may connect. Needs a runtime of tokio around it.
+    /// Listens at a path that must not exist; everybody may connect. Needs a tokio runtime.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let fd = socket()?;
         bind(&fd, &SocketAddrUnix::new(path)?)?;
-        // The umask may have taken away what a client needs.
+        // The umask may have removed permissions that a client needs.
         fs::set_permissions(path, Permissions::from_mode(0o666))?;
         listen(&fd, BACKLOG)?;
         Ok(Self { fd: readable(fd)? })
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     pub async fn accept(&self) -> io::Result<Connection> {
         loop {
             let mut ready = self.fd.readable().await?;
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            // Nobody there: the client has left again.
+            // Waits again if nobody is there: the client has left.
             if let Ok(accepted) = ready.try_io(|fd| Ok(accept_with(fd.get_ref(), flags)?)) {
                 return Connection::of(accepted?);
             }
@@ -87,7 +87,7 @@ impl Listener {
 }
 
 impl Connection {
-    /// Connects to a socket; never waits for it.
+    /// Connects to a socket, without waiting.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let fd = socket()?;
         connect(&fd, &SocketAddrUnix::new(path)?)?;
@@ -99,12 +99,12 @@ impl Connection {
         Ok(Self { fd: readable(fd)? })
     }
 
-    /// Who connected, as the kernel says.
+    /// Returns the credentials of the process that connected, as the kernel reports them.
     pub fn peer(&self) -> io::Result<UCred> {
         Ok(sockopt::socket_peercred(self.fd.get_ref())?)
     }
 
-    /// Sends one packet; fails where the other side reads nothing.
+    /// Sends one packet; fails if the other side does not read.
     pub fn send(&self, bytes: &[u8], along: &Ancillary<'_>) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -127,7 +127,7 @@ impl Connection {
         }
     }
 
-    /// The next packet; `None` at the end. An empty packet reads like the end.
+    /// Receives the next packet; `None` at the end. An empty packet reads like the end.
     pub async fn receive(&self) -> io::Result<Option<Packet>> {
         loop {
             let mut ready = self.fd.readable().await?;

@@ -1,6 +1,6 @@
 //! The one place that sends signals.
 //!
-//! What always holds:
+//! Invariants:
 //!
 //! - Nothing else in this program sends a signal; a test searches the sources for it.
 //! - A process is held by a pidfd before its start time is compared, so a signal never reaches a later process of
@@ -33,7 +33,7 @@ pub const SERVER: &str = "nvidia-cuda-mps-server";
 /// The variable that names the simulated host of a process.
 pub const WORLD_ENV: &str = "MPS_SIM_WORLD";
 
-/// Why a process may be signalled.
+/// Reason for which a process may be signalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SignalReason {
     /// MPS lists it as a client of the daemon that is to be emptied.
@@ -55,13 +55,13 @@ pub enum SignalReason {
 }
 
 impl SignalReason {
-    /// Whether the process is another program's, so that what it is must be checked before it is signalled.
+    /// Returns true if the process is another program's, so that it must be checked before it is signalled.
     pub const fn is_client(self) -> bool {
         matches!(self, Self::ListedClient | Self::RanUnderLease)
     }
 }
 
-/// What a process is that is not signalled on the grounds that were stated.
+/// Kind of process that is not signalled on the stated grounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protected {
     /// This process.
@@ -94,7 +94,7 @@ impl fmt::Display for Protected {
     }
 }
 
-/// What happened to a signal.
+/// Result of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signalled {
     /// It was delivered to that very process.
@@ -111,7 +111,7 @@ pub enum SignalError {
     Protected {
         /// The process.
         pid: u32,
-        /// What it is.
+        /// The kind of process.
         what: Protected,
     },
     /// The system refused.
@@ -119,13 +119,12 @@ pub enum SignalError {
     System(#[from] io::Error),
 }
 
-/// Whom a signal is for.
+/// Target of a signal.
 #[derive(Debug)]
 pub enum SignalTarget<'a> {
     /// One process.
     Process(Identity),
-    /// A child of this process that was not reaped, with the process group that it leads: a program may be a wrapper
-    /// that runs another.
+    /// A child of this process that was not reaped, with the process group that it leads: a program may be a wrapper that runs another.
     GroupOf(&'a Child),
 }
 
@@ -135,7 +134,7 @@ impl From<Identity> for SignalTarget<'_> {
     }
 }
 
-/// Sends a signal, if the grounds allow it for what the process is.
+/// Sends a signal, if the grounds allow it for the process.
 ///
 /// Where `pidfd_open` is refused, nothing is sent and the error says so.
 pub fn send<'a>(
@@ -170,10 +169,10 @@ fn to_process(id: Identity, signal: Signal, grounds: SignalReason) -> Result<Sig
     }
 }
 
-/// A child that was not reaped keeps its PID, and so does the group that it leads.
+/// Sends a signal to the group of a child. A child that was not reaped keeps its PID, and so does the group that it leads.
 fn to_group(child: &Child, signal: Signal) -> Result<Signalled, SignalError> {
     let Some(leader) = child.id().and_then(raw) else { return Ok(Signalled::Gone) };
-    // Whatever the caller of spawn forgot: our own group would be this process.
+    // A child that was spawned without a group of its own would be in that of this process.
     if getpgid(Some(leader)) != Ok(leader) {
         let Some(id) = super::process::identify(leader.as_raw_pid().unsigned_abs()) else {
             return Ok(Signalled::Gone);
@@ -187,7 +186,7 @@ fn to_group(child: &Child, signal: Signal) -> Result<Signalled, SignalError> {
     }
 }
 
-/// What speaks against signalling a process on these grounds; `None` when nothing does.
+/// Returns the kind of process that forbids a signal on these grounds; `None` if nothing forbids it.
 fn protected(pid: u32, grounds: SignalReason) -> Option<Protected> {
     let never = untouchable(pid);
     if never.is_some() || grounds.is_client() {
@@ -216,7 +215,7 @@ fn protected(pid: u32, grounds: SignalReason) -> Option<Protected> {
     other.then_some(Protected::AnotherProgram)
 }
 
-/// Why a process can be nobody's client; `None` for every other one, which may be.
+/// Returns the kind of a process that can be nobody's client; `None` for every other process, which may be one.
 pub fn never_a_client(pid: u32) -> Option<Protected> {
     untouchable(pid).or_else(|| mps_program(pid))
 }
@@ -243,11 +242,11 @@ fn mps_program(pid: u32) -> Option<Protected> {
     }
 }
 
-/// Whether a process executes the file of one of MPS's programs, whatever it is called: a file of that name which belongs to
-/// root or to this user and which nobody else can write, or, on a simulated host, this very program or the simulated programs beside it under that
-/// name.
+/// Returns true if a process executes the file of one of MPS's programs, however it is called. The file has that name, belongs to root or
+/// to this user, and nobody else can write it; or, on a simulated host, it is this very program or the simulated programs beside it under
+/// that name.
 ///
-/// Of a process whose file may not be read, the name is believed if the process is root's.
+/// If the file of a process may not be read, its name is believed if the process is root's.
 pub fn executes(pid: u32, program: &str) -> bool {
     let (Some(path), Ok(file)) = (super::process::executable(pid), fs::metadata(format!("/proc/{pid}/exe")))
     else {
@@ -266,8 +265,8 @@ pub fn executes(pid: u32, program: &str) -> bool {
             || is_trusted && super::process::runs_simulated_programs(pid))
 }
 
-/// Whether a process goes by the name of one of MPS's programs, a wrapper's interpreter allowed, or executes a file of that
-/// name. Anybody can arrange for both, so the caller has to know more of the process.
+/// Returns true if a process is called like one of MPS's programs, also by a wrapper's interpreter, or executes a file of that name.
+/// Anybody can arrange for both, so the caller has to know more about the process.
 pub fn runs(pid: u32, program: &str) -> bool {
     let is = |path: &Path| path.file_name() == Some(OsStr::new(program));
     let words = command(pid).unwrap_or_default();
@@ -275,14 +274,14 @@ pub fn runs(pid: u32, program: &str) -> bool {
         || super::process::executable(pid).is_some_and(|path| is(&path))
 }
 
-/// Whether a process is of a simulated host: it plays one of its programs, or is one of MPS's own programs that was started in one.
-/// Whose host that is, the caller has to know.
+/// Returns true if a process is of a simulated host: it plays one of its programs, or is one of MPS's own programs that was started in one.
+/// The caller has to check which simulated host it is.
 pub fn is_of_simulated_host(pid: u32) -> bool {
     let started_in_one = || super::process::variable(pid, WORLD_ENV).is_some();
     plays_simulated_program(pid) || (mps_program(pid).is_some() && started_in_one())
 }
 
-/// Whether a process plays one of a simulated host's programs: it is called as one of MPS's programs and executes a file of another
+/// Returns true if a process plays one of a simulated host's programs: it is called as one of MPS's programs and executes a file of another
 /// name, or is a simulated client.
 fn plays_simulated_program(pid: u32) -> bool {
     let words = command(pid).unwrap_or_default();
@@ -328,10 +327,10 @@ mod tests {
         child
     }
 
-    /// A process that executes a file of this name, with these permissions, and is called otherwise.
+    /// A process that executes a file of this name, with these permissions, and is called by another name.
     fn executing(directory: &Path, name: &str, mode: &str) -> std::process::Child {
         let file = directory.join(name);
-        // By another process: a file that this one has open for writing could not be executed.
+        // Another process writes the file: one that this process has open for writing could not be executed.
         for (tool, words) in [("cp", ["/bin/sleep"]), ("chmod", [mode])] {
             let done = Command::new(tool).args(words).arg(&file).status().expect("it runs");
             assert!(done.success(), "{tool}");

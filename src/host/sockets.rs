@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use procfs::net::TcpState;
 use procfs::process::{FDTarget, Process};
 
-/// Whether a process listens on a TCP port; `None` where this user may not see that.
+/// Returns true if a process listens on a TCP port; `None` if this user may not see that.
 pub fn listens(pid: u32, port: u16) -> Option<bool> {
     let process = Process::new(i32::try_from(pid).ok()?).ok()?;
     let (v4, v6) = (process.tcp().ok()?, process.tcp6().unwrap_or_default());

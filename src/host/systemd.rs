@@ -13,26 +13,26 @@ use std::process::{Command, Stdio};
 
 use procfs::{FromRead as _, ProcessCGroups};
 
-/// Since this version a scope has a policy for processes that are killed for lack of memory, by default to end all
-/// the others in the scope, too.
+/// The first version in which a scope has a policy for processes that are killed for lack of memory; by default it ends all others in the
+/// scope, too.
 const OOM_POLICY_SINCE: u32 = 253;
 
-/// Whether processes can get a scope of their own here.
+/// Availability of scopes for processes on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scopes {
-    /// They can.
+    /// Processes can get a scope of their own.
     Available {
         /// `systemd-run`.
         program: PathBuf,
         /// systemd's version.
         version: u32,
     },
-    /// They cannot, and why not.
+    /// They cannot, with the reason.
     Unavailable(String),
 }
 
 impl Scopes {
-    /// Searches for systemd and its tool; `uid` is who will call it.
+    /// Searches for systemd and its tool; `uid` is the user that will call it.
     pub fn detect(uid: u32) -> Self {
         let unavailable = |reason: &str| Self::Unavailable(reason.to_owned());
         if !Path::new("/run/systemd/system").is_dir() || !is_systemd(1) {
@@ -52,8 +52,7 @@ impl Scopes {
         }
     }
 
-    /// The program and the arguments before a command that is to run in a scope of that name; `None` where that cannot
-    /// be.
+    /// Returns the program and the arguments before a command that is to run in a scope of that name; `None` if scopes are unavailable.
     pub fn launcher(&self, unit: &str, description: &str) -> Option<(PathBuf, Vec<OsString>)> {
         let Self::Available { program, version } = self else { return None };
         let mut arguments: Vec<OsString> =
@@ -70,19 +69,18 @@ impl Scopes {
     }
 }
 
-/// Whether a process, `self` or a PID, sees other mounts than process 1; `None` where that may not be read.
+/// Returns true if a process, `self` or a PID, sees other mounts than process 1; `None` if that may not be read.
 pub fn has_mounts_of_its_own(process: &str) -> Option<bool> {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt"));
     Some(namespace(process).ok()? != namespace("1").ok()?)
 }
 
-/// The cgroup that systemd knows a process by, as `/system.slice/ssh.service`; the only one where there is one
-/// hierarchy.
+/// Returns the cgroup by which systemd knows a process, as `/system.slice/ssh.service`; the only cgroup where there is one hierarchy.
 pub fn cgroup(pid: u32) -> Option<String> {
     cgroup_in(fs::File::open(format!("/proc/{pid}/cgroup")).ok()?)
 }
 
-/// Reads `/proc/PID/cgroup`: one line a hierarchy, systemd's own named so, the unified one numbered 0.
+/// Reads `/proc/PID/cgroup`: one line for each hierarchy. That of systemd is named so; the unified one has number 0.
 ///
 /// ```text
 /// 9:name=systemd:/system.slice/mps-manager.service
@@ -94,22 +92,22 @@ fn cgroup_in(file: impl io::Read) -> Option<String> {
     let of = |controllers: &[&str]| {
         groups.iter().find(|group| group.controllers == controllers).map(|group| group.pathname.clone())
     };
-    // Inside a container both may be listed and systemd use but one: in the other everything is at the root.
+    // A container may list both although systemd uses only one: in the other, every process is at the root.
     let (named, unified) = (of(&["name=systemd"]), of(&[]));
     named.clone().filter(|path| path != "/").or(unified).or(named)
 }
 
-/// The systemd service that a process belongs to, as `ssh.service`; `None` where it belongs to none.
+/// Returns the systemd service that a process belongs to, as `ssh.service`; `None` if it belongs to none.
 pub fn service(pid: u32) -> Option<String> {
     service_in(&cgroup(pid)?)
 }
 
-/// The last service in a cgroup's path: that of a user's manager has the user's services below it.
+/// Returns the last service in a cgroup's path: the service of a user's manager has the user's services below it.
 fn service_in(cgroup: &str) -> Option<String> {
     cgroup.rsplit('/').find(|part| part.ends_with(".service")).map(str::to_owned)
 }
 
-/// The directories of units below a root, the stronger ones first.
+/// The directories of units below a root, those that take precedence first.
 const UNIT_DIRECTORIES: [&str; 5] = [
     "etc/systemd/system",
     "run/systemd/system",
@@ -118,7 +116,7 @@ const UNIT_DIRECTORIES: [&str; 5] = [
     "lib/systemd/system",
 ];
 
-/// The services below a root that start a program at boot, by name.
+/// Returns the names of the services below a root that start a program at boot.
 pub fn services_that_start(root: &Path, program: &str) -> Vec<String> {
     let mut found = std::collections::BTreeMap::new();
     for directory in UNIT_DIRECTORIES.map(|directory| root.join(directory)) {
@@ -127,7 +125,7 @@ pub fn services_that_start(root: &Path, program: &str) -> Vec<String> {
             let text =
                 name.ends_with(".service").then(|| fs::read_to_string(entry.path()).unwrap_or_default());
             let starts = |line: &str| line.trim_start().starts_with("ExecStart=") && line.contains(program);
-            // A masked one is a link to /dev/null, and hides the weaker ones.
+            // A masked unit is a link to /dev/null, and hides the ones that follow.
             found.entry(name).or_insert(text.is_some_and(|text| text.lines().any(starts)));
         }
     }
@@ -135,7 +133,7 @@ pub fn services_that_start(root: &Path, program: &str) -> Vec<String> {
     named.filter(|name| is_enabled(root, name)).collect()
 }
 
-/// Whether a link is one to a unit, or to an instance of a template.
+/// Returns true if a link's name is that of a unit, or of an instance of a template.
 fn is_of(link: &str, unit: &str) -> bool {
     let instance = || {
         let (template, kind) = unit.split_once("@.")?;
@@ -145,7 +143,7 @@ fn is_of(link: &str, unit: &str) -> bool {
     link == unit || instance().unwrap_or_default()
 }
 
-/// Whether something wants a unit.
+/// Returns true if another unit wants or requires this unit.
 fn is_enabled(root: &Path, unit: &str) -> bool {
     let links = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
     UNIT_DIRECTORIES.iter().flat_map(|directory| links(&root.join(directory))).any(|entry| {

@@ -1,8 +1,8 @@
-//! Which files and directories are safe to rely on: nobody but their owner may change them, and the owner is trusted.
+//! Trust in files and directories: nobody but their owner may change them, and the owner is trusted.
 //!
-//! A path is as safe as the weakest directory on the way to it: who may rename an entry there decides what the rest of the path
-//! means. So each directory is judged from `/` down, through every symbolic link. A directory that everybody may write is accepted
-//! with the sticky bit, as `/tmp` has it: there nobody renames what another program owns. ACLs are not read.
+//! A path is as safe as the weakest directory on the way to it: a user who may rename an entry there decides where the rest of the path
+//! leads. So each directory is checked from `/` down, through every symbolic link. A directory that everybody may write is accepted with
+//! the sticky bit, as `/tmp` has it: there nobody renames the entries of other users. ACLs are not read.
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
@@ -12,26 +12,26 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::process::geteuid;
 
-/// Symbolic links that one path may lead through; the kernel gives up at as many.
+/// Most symbolic links on the way to one path; the kernel gives up at as many.
 const LINKS: u32 = 40;
-/// Who may write: group and others.
+/// Write permission of group and others.
 const WRITE: u32 = 0o022;
-/// Where a directory keeps its users from renaming each other's files.
+/// The bit that keeps the users of a directory from renaming each other's files.
 const STICKY: u32 = 0o1000;
 
-/// Why a path is not relied on, and how to mend it.
+/// Reason why a path is not trusted, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{} {problem}: {remedy}", path.display())]
 pub struct Untrusted {
     /// The file or directory that has to be mended; it may be one on the way to the path that was checked.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// Description of the fault.
     pub problem: String,
-    /// What to do, with the command.
+    /// Remedy, with the command.
     pub remedy: String,
 }
 
-/// What is expected at the end of a path.
+/// Expected object at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// A directory, which others may read.
@@ -42,12 +42,12 @@ pub enum Content {
     Secret,
     /// A file that nobody but its owner and its group may read, as a private key.
     GroupSecret,
-    /// A socket: who may connect is decided by who is at the other end.
+    /// A socket: the process at the other end decides who may connect.
     Socket,
 }
 
 impl Content {
-    /// The permission bits that it must not have.
+    /// Returns the permission bits that it must not have.
     fn forbidden(self) -> u32 {
         match self {
             Self::Directory | Self::File => WRITE,
@@ -58,7 +58,8 @@ impl Content {
     }
 }
 
-/// Reads a text that root acts on, if root asks: nobody else may have written it, but who became root by sudo. Others read what they may.
+/// Reads a text on which root acts: root reads it only if nobody but root and the user of sudo can change it; others read any file they
+/// may.
 pub fn read_text(path: &Path) -> io::Result<String> {
     if geteuid().is_root() {
         let before_sudo = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
@@ -68,24 +69,24 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     fs::read_to_string(path)
 }
 
-/// Who is trusted.
+/// The users that are trusted.
 #[derive(Debug, Clone)]
 pub struct Trust {
     uids: Vec<u32>,
 }
 
 impl Trust {
-    /// Root, and the user of this process.
+    /// Trusts root, and the user of this process.
     pub fn own() -> Self {
         Self::root().and(geteuid().as_raw())
     }
 
-    /// Root alone.
+    /// Trusts root alone.
     pub fn root() -> Self {
         Self { uids: vec![0] }
     }
 
-    /// The same users and one more.
+    /// Adds one more trusted user.
     #[must_use]
     pub fn and(mut self, uid: u32) -> Self {
         if !self.uids.contains(&uid) {
@@ -94,19 +95,19 @@ impl Trust {
         self
     }
 
-    /// Whether a user is trusted.
+    /// Returns true if a user is trusted.
     pub fn includes(&self, uid: u32) -> bool {
         self.uids.contains(&uid)
     }
 
-    /// Checks a path and all directories on the way to it; gives what is there, and `None` where nothing is yet.
+    /// Checks a path and all directories on the way to it; returns the object there, and `None` if nothing exists there yet.
     ///
-    /// Where the path does not exist, the directories that do are checked all the same.
+    /// If the path does not exist, the directories that do are still checked.
     pub fn check(&self, path: &Path, content: Content) -> Result<Option<Metadata>, Untrusted> {
         self.follow(path, content, true)
     }
 
-    /// The same for a path that must not be a symbolic link itself.
+    /// Checks a path as [`check`](Self::check) does, and refuses it if it is a symbolic link itself.
     pub fn check_no_link(&self, path: &Path, content: Content) -> Result<Option<Metadata>, Untrusted> {
         self.follow(path, content, false)
     }
@@ -129,7 +130,7 @@ impl Trust {
             };
             if found.is_symlink() {
                 if rest.is_empty() && here.starts_with("/proc") {
-                    // `/proc/PID/fd/N` leads to an open file, whatever its text says.
+                    // `/proc/PID/fd/N` leads to an open file, whatever path its link shows.
                     return self.check_end(&next, metadata(&next)?, content).map(Some);
                 }
                 if rest.is_empty() && !links {
@@ -167,7 +168,7 @@ impl Trust {
         }
         let name = |uid: &u32| if *uid == 0 { "root".to_owned() } else { format!("uid {uid}") };
         let owners: Vec<String> = self.uids.iter().map(name).collect();
-        // The last one is who asks, where that is not root.
+        // The last one is the caller, unless that is root.
         let owner = self.uids.last().copied().unwrap_or(0);
         let follow = if found.is_symlink() { "-h " } else { "" };
         Err(Untrusted {
@@ -195,7 +196,7 @@ impl Trust {
     fn check_end(&self, path: &Path, found: Metadata, content: Content) -> Result<Metadata, Untrusted> {
         self.check_owner(path, &found)?;
         let loose = found.mode() & content.forbidden();
-        // What is written to /dev/null is nobody's.
+        // Data that is written to /dev/null reaches nobody.
         if loose == 0 || found.file_type().is_char_device() {
             return Ok(found);
         }
@@ -215,7 +216,7 @@ impl Trust {
     }
 }
 
-/// The parts of a path in reverse, without `/` and `.`.
+/// Returns the parts of a path in reverse, without `/` and `.`.
 fn parts(path: &Path) -> Vec<OsString> {
     let named = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -361,7 +362,7 @@ mod tests {
         let inner = place.file("parent/inner", 0o600);
         chown(&parent, Some(65_534), None).expect("given away");
         assert!(refused(&inner, Content::Secret).contains("parent belongs to uid 65534"));
-        // A link of another program leads wherever it likes.
+        // A link of another program may lead anywhere.
         let link = place.path("link");
         symlink(place.file("mine", 0o600), &link).expect("link");
         std::os::unix::fs::lchown(&link, Some(65_534), None).expect("given away");

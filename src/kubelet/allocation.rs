@@ -1,9 +1,8 @@
-//! What an allocation is: the tenant that holds places of one container. The tenant's name follows from the places, and its labels say
-//! which they are, so that nothing has to be remembered here.
+//! The tenant of an allocation: it holds the places of one container. Its name follows from the places, and its labels list them, so that
+//! the plugin has nothing to remember.
 //!
-//! A limit of MPS holds for each process, and nothing here counts processes: each that is started in the container has the share and the
-//! memory of one place. What the tenant counts for is as many processes as it has places: so many are admitted by `run`, and so much
-//! memory and so large a part of the GPU are taken off for it.
+//! MPS limits each process by itself and does not count processes: each process of the container has the share and the memory of one place.
+//! Its tenant counts as one process for each place: `run` admits that many, and the tenant takes that much memory and that part of the GPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,9 +18,9 @@ use crate::domain::{DaemonName, GpuUuid, TenantName};
 
 /// The label with the resource of the places.
 const RESOURCE: &str = "kubernetes-resource";
-/// How a label begins that lists places of a GPU; the GPU's UUID follows.
+/// Prefix of a label that lists places of a GPU; the GPU's UUID follows.
 const PLACES: &str = "kubernetes-places-";
-/// More places than any GPU is divided into.
+/// A bound above the number of places of any GPU.
 const MOST: u32 = 1000;
 
 /// The places that a container holds: those of one resource, by device ID.
@@ -42,7 +41,7 @@ impl DeviceClaim {
             .expect("hexadecimal digits after a word")
     }
 
-    /// What the labels of a tenant say; `None` for a tenant that no kubelet plugin made.
+    /// Reads the places from the labels of a tenant; `None` for a tenant that no kubelet plugin made.
     pub(super) fn of_labels(labels: &BTreeMap<String, String>) -> Option<Self> {
         let resource = labels.get(RESOURCE)?.clone();
         let mut ids = BTreeSet::new();
@@ -62,18 +61,18 @@ impl DeviceClaim {
     }
 }
 
-/// The places of a request, which are of one daemon.
+/// The places of a request, all of one daemon.
 #[derive(Debug)]
 pub(super) struct RequestedPlaces<'p> {
     resource: String,
     daemon: &'p DaemonName,
-    /// That of each: places of one daemon have the same.
+    /// Share of each place: places of one daemon have the same share.
     share: ThreadPercentage,
     places: BTreeMap<&'p str, &'p DevicePlace>,
 }
 
 impl<'p> RequestedPlaces<'p> {
-    /// Finds them among those of the resource; why they cannot be allocated.
+    /// Finds the places of a request among those of the resource; the error says why they cannot be allocated.
     pub(super) fn find(resource: &str, places: &'p [DevicePlace], ids: &[String]) -> Result<Self, String> {
         let mut found = BTreeMap::new();
         for id in ids {
@@ -106,20 +105,20 @@ impl<'p> RequestedPlaces<'p> {
         Ok(Self { resource: resource.to_owned(), daemon: &first.daemon, share: first.share, places: found })
     }
 
-    /// The same by device ID.
+    /// Returns the resource and the device IDs of the places.
     pub(super) fn claim(&self) -> DeviceClaim {
         let ids = self.places.keys().map(|id| (*id).to_owned()).collect();
         DeviceClaim { resource: self.resource.clone(), ids }
     }
 
-    /// Their GPUs.
+    /// Returns the GPUs of the places.
     pub(super) fn gpus(&self) -> Vec<GpuUuid> {
         let gpus: BTreeSet<&GpuUuid> = self.places.values().map(|place| &place.gpu).collect();
         gpus.into_iter().cloned().collect()
     }
 
-    /// The tenant that holds them until then. It states the share that its class promises: the daemon would give it less where other
-    /// tenants state theirs. The limit is the daemon's default, from which the class has its name too.
+    /// Returns the tenant that holds the places until `expires_at`. It states the share that its class promises: the daemon would give it
+    /// less where other tenants state theirs. The limit is the daemon's default, from which the class has its name too.
     pub(super) fn tenant(&self, options: &KubeletPluginOptions, expires_at: i64) -> TenantSpec {
         TenantSpec {
             daemon: self.daemon.clone(),
@@ -149,7 +148,7 @@ impl<'p> RequestedPlaces<'p> {
     }
 }
 
-/// Numbers as `0-3,7`.
+/// Writes numbers as `0-3,7`.
 fn ranges(numbers: &BTreeSet<u32>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for number in numbers {

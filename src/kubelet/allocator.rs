@@ -1,4 +1,4 @@
-//! Allocates places to a container: makes the tenant that holds them, waits until it may be handed out, and says how the container gets it.
+//! Allocates places to a container: makes the tenant that holds them, waits until it is ready, and answers how the container gets it.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use crate::domain::condition::ready;
 use crate::domain::{GpuUuid, TenantName};
 use crate::service::tenants::{EnvironmentView, TenantView};
 
-/// How often its environment is read until the tenant has a CDI device.
+/// Pause between two readings of a tenant's environment until it has a CDI device.
 const POLL: Duration = Duration::from_millis(2);
-/// The pause until a manager that refused or is away is asked again.
+/// Pause before a manager that refused or does not answer is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
-/// A path whose answer the manager waits with, for a second, until the tenant is ready; then it says what keeps it.
+/// Returns the path of a tenant that the manager answers once the tenant is ready, or after a second with what keeps it.
 fn waiting(name: &TenantName) -> String {
     format!("{}?wait_s=1", tenant_path(name))
 }
 
-/// How long the manager may take to delete a tenant that did not become ready.
+/// Longest time for the manager to delete a tenant that did not become ready.
 const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a container gets that is given these devices of a class.
+/// Allocates these devices of a class, and returns what the kubelet gives to their container.
 pub(super) async fn allocate(
     context: &PluginContext,
     class: &str,
@@ -43,7 +43,7 @@ pub(super) async fn allocate(
     answer
 }
 
-/// Makes the tenant, and says how a container gets it.
+/// Makes the tenant, and returns what the kubelet gives to its container.
 async fn made_for(
     context: &PluginContext,
     requested: &RequestedPlaces<'_>,
@@ -79,7 +79,7 @@ async fn made_for(
     Ok(ContainerAllocateResponse { cdi_devices, ..ContainerAllocateResponse::default() })
 }
 
-/// Deletes a tenant that no container gets; what this misses is deleted with those that no pod holds.
+/// Deletes a tenant that no container gets. If that fails, it is deleted later with the tenants that no pod holds.
 async fn discard(context: &PluginContext, name: &TenantName) {
     let _ = timeout(DISCARDED_WITHIN, context.client.delete(&deletion(name))).await;
 }
@@ -88,7 +88,7 @@ fn refused(name: &TenantName, error: &ClientError) -> Status {
     Status::failed_precondition(format!("tenant {name} was not made: {error}"))
 }
 
-/// Writes the tenant and waits until a process may run in it; `why` is what keeps it so long.
+/// Writes the tenant and waits until a process may run in it; `why` is set to what delays it.
 async fn made_ready(
     context: &PluginContext,
     requested: &RequestedPlaces<'_>,
@@ -110,7 +110,7 @@ async fn made_ready(
                     ready => *why = ready.map(|ready| ready.message.clone()).unwrap_or_default(),
                 }
             }
-            // Another writer changed it in between, as its collection does.
+            // Another writer, for example the collection of expired tenants, changed it in between.
             Err(error) if error.may_pass() || error.has_status(StatusCode::PRECONDITION_FAILED) => {
                 *why = error.to_string();
                 sleep(PAUSE).await;
@@ -168,7 +168,7 @@ async fn cdi_device(context: &PluginContext, name: &TenantName) -> Result<String
     }
 }
 
-/// The tenant's environment and its directory, and the GPU as NVIDIA's container runtime takes it.
+/// Returns the tenant's environment and its directory, and the GPU in the form that NVIDIA's container runtime takes.
 async fn legacy(context: &PluginContext, name: &TenantName) -> Result<ContainerAllocateResponse, Status> {
     let environment = answered(environment(context, name)).await.map_err(|error| refused(name, &error))?;
     let Some(container) = environment.container else {

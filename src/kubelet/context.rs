@@ -1,4 +1,4 @@
-//! What the parts of the plugin share.
+//! State that the parts of the plugin share.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use crate::clock::Clock;
 use crate::domain::duration::parse_duration;
 use crate::domain::{GpuUuid, InvalidValue, TenantName};
 
-/// How long the manager may take to answer.
+/// Longest time for the manager to answer.
 const MANAGER_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
-/// How the plugin serves the kubelet.
+/// Options of the plugin.
 #[derive(Debug, Clone, clap::Args)]
 pub struct KubeletPluginOptions {
     /// The kubelet's directory of device plugins
@@ -46,19 +46,19 @@ pub struct KubeletPluginOptions {
     /// The user of the containers, by number; several users at once need daemons with `multi_user`
     #[arg(long, value_name = "UID", default_value_t = 0)]
     pub uid: u32,
-    /// How long a tenant lives after the plugin has last renewed it
+    /// Time after which a tenant expires unless the plugin renews it
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = lifetime)]
     pub ttl: Duration,
-    /// How long an allocation may take
+    /// Longest time for an allocation
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = parse_duration)]
     pub timeout: Duration,
-    /// How often the kubelet is asked which devices are in use
+    /// Interval at which the kubelet is asked which devices are in use
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = interval)]
     pub interval: Duration,
-    /// How long an allocation is kept at least, since the kubelet lists it some time after it was made
+    /// Shortest time for which an allocation is kept, since the kubelet lists it some time after it was made
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = parse_duration)]
     pub min_age: Duration,
-    /// How long the manager may be away until all places are unhealthy
+    /// Time without an answer of the manager after which all places are unhealthy
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub grace: Duration,
     /// Write facts about the node to this file, as those of node-feature-discovery's directory features.d
@@ -79,7 +79,7 @@ fn domain(text: &str) -> Result<String, InvalidValue> {
     Err(InvalidValue(format!("{text:?} is not a domain: give one as mps-manager.dev")))
 }
 
-/// A time that is renewed at half of it, again and again.
+/// Parses a lifetime, which has to be long enough to be renewed at half of it each time.
 fn lifetime(text: &str) -> Result<Duration, InvalidValue> {
     let ttl = parse_duration(text)?;
     if ttl < Duration::from_secs(60) {
@@ -96,14 +96,14 @@ fn interval(text: &str) -> Result<Duration, InvalidValue> {
     Ok(interval)
 }
 
-/// What is remembered of a tenant that holds places.
+/// State of a tenant that holds places.
 #[derive(Debug)]
 pub(super) struct TrackedTenant {
-    /// Since when it is known, or was last allocated.
+    /// Time since which the tenant is known, or at which it was last allocated.
     pub(super) since: Instant,
-    /// Until when it may be being made: the kubelet cannot list its places yet, and may have stopped waiting.
+    /// Time until which an allocation may be under way: the kubelet cannot list its places yet, and may have stopped waiting.
     pub(super) made_until: Option<Instant>,
-    /// How many times in a row the kubelet did not list its places.
+    /// Number of times in a row that the kubelet did not list its places.
     pub(super) unlisted: u32,
 }
 
@@ -112,13 +112,13 @@ impl TrackedTenant {
         Self { since: Instant::now(), made_until: None, unlisted: 0 }
     }
 
-    /// Whether it is too young for its places to be missed.
+    /// Returns true if the tenant is so young that the kubelet may not list its places yet.
     pub(super) fn is_young(&self, min_age: Duration) -> bool {
         self.since.elapsed() < min_age || self.made_until.is_some_and(|until| Instant::now() < until)
     }
 }
 
-/// The manager, the options, and what is known of both sides.
+/// The manager, the options, and the state that is known of the manager and of the kubelet.
 pub(super) struct PluginContext {
     pub(super) client: Client,
     pub(super) options: KubeletPluginOptions,
@@ -126,11 +126,11 @@ pub(super) struct PluginContext {
     pub(super) offer: watch::Sender<Arc<NodeOffer>>,
     /// The GPUs of which another device plugin offers replicas, each with the resource.
     pub(super) replicated: watch::Sender<BTreeMap<GpuUuid, String>>,
-    /// Has every class listed to the kubelet again, although nothing of it has changed.
+    /// Requests that every class is listed to the kubelet again, although it has not changed.
     pub(super) relist: watch::Sender<()>,
-    /// Set where the kubelet had no checkpoint when a class was registered with it; it writes one then.
+    /// True if the kubelet had no checkpoint when a class was registered with it; it writes one then.
     pub(super) is_checkpoint_lost: AtomicBool,
-    /// Held while a tenant is deleted, so that none is deleted that is just allocated again.
+    /// Tenants that hold places. Locked while a tenant is deleted, so that a tenant that is being allocated again is not deleted.
     pub(super) tracked: Mutex<BTreeMap<TenantName, TrackedTenant>>,
 }
 
@@ -148,17 +148,17 @@ impl PluginContext {
         }
     }
 
-    /// The resource of a class, as pods request it.
+    /// Returns the resource of a class, as pods request it.
     pub(super) fn resource(&self, class: &str) -> String {
         format!("{}/{class}", self.options.resource_domain)
     }
 
-    /// When a tenant expires that is renewed now, in unix milliseconds.
+    /// Returns the expiry of a tenant that is renewed now, in unix milliseconds.
     pub(super) fn expiry(&self) -> i64 {
         self.clock.unix_ms().saturating_add(millis(self.options.ttl))
     }
 
-    /// Offers this, if it is something else than before.
+    /// Publishes an offer if it differs from the last one.
     pub(super) fn publish(&self, offer: NodeOffer) {
         self.offer.send_if_modified(|offered| {
             let is_other = **offered != offer;
@@ -171,17 +171,17 @@ impl PluginContext {
     }
 }
 
-/// The path of a tenant in the API.
+/// Returns the path of a tenant in the API.
 pub(super) fn tenant_path(name: &TenantName) -> String {
     format!("/api/v1/tenants/{name}")
 }
 
-/// The request that deletes a tenant with whose environment no process will be started any more.
+/// Returns the path of the request that deletes a tenant in whose environment no process will be started any more.
 pub(super) fn deletion(name: &TenantName) -> String {
     format!("{}?finished=true", tenant_path(name))
 }
 
-/// The manager's answer to a request, within a time.
+/// Waits for the manager's answer to a request, no longer than [`MANAGER_ANSWERS_WITHIN`].
 pub(super) async fn answered<T>(
     request: impl Future<Output = Result<T, ClientError>>,
 ) -> Result<T, ClientError> {

@@ -28,7 +28,7 @@ const UNHEALTHY: &str = "Unhealthy";
 /// Pause after a connection that could not be accepted, as without file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What a plugin of this kind can do.
+/// Returns the capabilities of the plugin.
 pub(super) fn plugin_options() -> DevicePluginOptions {
     DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
 }
@@ -70,7 +70,7 @@ fn connections(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStre
     })
 }
 
-/// The devices of a class as the kubelet takes them. One that is offered no longer has none.
+/// Returns the devices of a class in the kubelet's form. A class that is no longer offered has none.
 fn devices(offer: &NodeOffer, class: &str) -> Vec<Device> {
     let places = offer.classes.get(class).map(Vec::as_slice).unwrap_or_default();
     let device = |place: &DevicePlace| {

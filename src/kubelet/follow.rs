@@ -1,4 +1,4 @@
-//! Follows the manager: what the node offers is read again at each event that may change it, and at intervals.
+//! Follows the manager: reads the offer of the node again at each event that may change it, and at intervals.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::http::api::List;
 use crate::service::daemons::DaemonView;
 use crate::service::host::GpuView;
 
-/// Events after which places may be healthy or not, from now on.
+/// Events after which the health of places may differ, beginning now.
 const EVENTS: &str = "/api/v1/events/stream?type=daemon.,server.,settings.,layout.,gpu.,host.";
-/// How often everything is read without an event.
+/// Pause between two readings of everything without an event.
 const REFRESH: Duration = Duration::from_secs(5);
-/// Pause before a manager that is gone is tried again.
+/// Pause before the manager is tried again after it did not answer.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Keeps the offer true until shutdown.
+/// Keeps the offer current until shutdown.
 pub(super) async fn keep_offer(context: &PluginContext) {
     let mut lost: Option<Instant> = None;
     // Before the first offer, so that no pod is placed on a GPU that is shared already.
@@ -58,10 +58,10 @@ async fn learn_replicated(context: &PluginContext) {
     }
 }
 
-/// Reads what is offered until the manager ends the stream of its events or does not answer.
+/// Keeps the offer current until the manager ends the stream of its events or does not answer.
 async fn follow(context: &PluginContext, lost: &mut Option<Instant>) -> Result<(), ClientError> {
     let client = &context.client;
-    // It begins now, so that no event is missed behind what is read next.
+    // The stream begins now, so that no event is missed between it and the reading that follows.
     let mut stream = answered(client.stream(EVENTS)).await?;
     // Before any event is taken: a class is named by the SMs of its GPUs.
     let mut gpus = answered(gpus_of(client)).await?;

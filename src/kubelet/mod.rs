@@ -1,8 +1,8 @@
 //! The device plugin of a Kubernetes node: offers places on the manager's daemons to the kubelet as resources, and makes a tenant for
 //! each container that gets some.
 //!
-//! What always holds: it keeps no state of its own. Which places there are follows from the daemons, and who holds them from the names
-//! and labels of tenants; the kubelet alone knows which pods live.
+//! Invariant: the plugin keeps no state of its own. Its places follow from the daemons, and their holders from the names and labels of
+//! tenants; the kubelet alone knows which pods live.
 
 mod allocation;
 mod allocator;

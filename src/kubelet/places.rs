@@ -1,7 +1,7 @@
-//! What a node offers: places of a class, from the daemons of its manager.
+//! Places that a node offers, by class, from the daemons of its manager.
 //!
-//! A daemon that divides its GPUs among a number of clients has that many places on each. Places that give a process the same are of one
-//! class, which is a resource of Kubernetes. Which places there are follows from specs alone, so that they stay while a daemon is down.
+//! A daemon that divides its GPUs among a number of clients has that many places on each. Places that give a process the same resources
+//! form one class, which is a resource of Kubernetes. Places follow from specs alone, so that they stay while a daemon is down.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) struct DevicePlace {
     pub(super) daemon: DaemonName,
     /// The share of a process there.
     pub(super) share: ThreadPercentage,
-    /// Why no process can be placed there now.
+    /// Reason why no process can be placed there now.
     pub(super) fault: Option<String>,
 }
 
@@ -31,12 +31,12 @@ pub(super) struct DevicePlace {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct NodeOffer {
     pub(super) classes: BTreeMap<String, Vec<DevicePlace>>,
-    /// What is not offered, and why.
+    /// Messages about places that are not offered, each with the reason.
     pub(super) remarks: Vec<String>,
 }
 
 impl NodeOffer {
-    /// What these daemons offer.
+    /// Computes the offer of these daemons.
     pub(super) fn of(daemons: &[DaemonView], gpus: &[GpuView]) -> Self {
         let mut offer = Self::default();
         let mut daemons: Vec<&DaemonView> = daemons.iter().collect();
@@ -80,7 +80,7 @@ impl NodeOffer {
         }
     }
 
-    /// The same where another device plugin offers replicas of these GPUs: its pods would run there outside of every limit.
+    /// Marks the places on GPUs of which another device plugin offers replicas: pods of that plugin would run there outside of every limit.
     pub(super) fn beside(mut self, replicated: &BTreeMap<GpuUuid, String>) -> Self {
         for place in self.classes.values_mut().flatten().filter(|place| place.fault.is_none()) {
             place.fault = replicated.get(&place.gpu).map(|resource| {
@@ -94,7 +94,7 @@ impl NodeOffer {
         self
     }
 
-    /// The same while no process can be placed anywhere.
+    /// Marks all places as unusable while the manager does not answer.
     pub(super) fn without_manager(mut self) -> Self {
         for place in self.classes.values_mut().flatten() {
             place.fault = Some("the manager does not answer".to_owned());
@@ -102,7 +102,7 @@ impl NodeOffer {
         self
     }
 
-    /// Every class in words, for the log.
+    /// Describes every class in words, for the log.
     pub(super) fn in_words(&self) -> String {
         let words = |(class, places): (&String, &Vec<DevicePlace>)| {
             let mut gpus: Vec<&GpuUuid> = places.iter().map(|place| &place.gpu).collect();
@@ -117,9 +117,9 @@ impl NodeOffer {
     }
 }
 
-/// How many clients each GPU of a daemon is divided among, and the share of each; `None` without such a number.
+/// Returns the number of clients that share each GPU of a daemon, and the share of each; `None` for a daemon without such a number.
 ///
-/// Tenants are not counted, since what a class is called may not depend on them.
+/// Tenants are not counted, since the name of a class may not depend on them.
 fn share(daemon: &DaemonSpec) -> Option<(u32, ThreadPercentage)> {
     let clients = daemon.provisioning.expected_clients?;
     if daemon.mode == Mode::Static {
@@ -136,7 +136,7 @@ fn share(daemon: &DaemonSpec) -> Option<(u32, ThreadPercentage)> {
     Some((clients, basis.share(TenantWeight::default())))
 }
 
-/// The class of places that give this much: `sm33-20g`, or `p25-20g` where the SMs are not known.
+/// Returns the name of the class of places with these resources: `sm33-20g`, or `p25-20g` where the number of SMs is not known.
 fn class_name(share: ThreadPercentage, sms: Option<u32>, limit: Option<MemoryLimit>) -> String {
     let threads = match (sms, share.tenths()) {
         (Some(sms), _) => format!("sm{sms}"),
@@ -161,7 +161,7 @@ fn fault(daemon: &DaemonView) -> Option<String> {
     Some(format!("daemon {name}: {}: {}", wrong.reason, wrong.message))
 }
 
-/// Whether new processes are kept out. Settings that are being written are no reason: that happens at each allocation.
+/// Returns true if the condition keeps new processes out. Settings that are being written do not: that happens at each allocation.
 fn keeps_out(condition: &Condition) -> bool {
     match condition.kind {
         ConditionType::Ready => {

@@ -15,7 +15,7 @@ pub enum GpuPreference {
     Spread,
 }
 
-/// What of a GPU is free.
+/// The free places of a GPU, and counts of the others.
 struct FreeOfGpu<'p> {
     daemon: &'p DaemonName,
     used: usize,
@@ -24,7 +24,7 @@ struct FreeOfGpu<'p> {
     included: usize,
 }
 
-/// `size` of the available places, those that must be included first; fewer where there are not as many.
+/// Chooses `size` of the available places, those that must be included first; fewer if there are not as many.
 pub(super) fn preferred(
     places: &[DevicePlace],
     available: &[String],
@@ -66,7 +66,7 @@ pub(super) fn preferred(
             used,
         )
     });
-    // What the first GPU lacks comes from others of its daemon.
+    // Places that the first GPU lacks come from other GPUs of its daemon.
     if let Some(first) = gpus.first().map(|gpu| gpu.daemon.clone()) {
         gpus.sort_by_key(|gpu| *gpu.daemon != first);
     }

@@ -1,4 +1,4 @@
-//! Registers each class with the kubelet, and again when the kubelet is restarted: it removes every socket in its directory then.
+//! Registers each class with the kubelet, and again after a restart of the kubelet, which removes every socket in its directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,16 +24,16 @@ use crate::host::Watch;
 const VERSION: &str = "v1beta1";
 /// The kubelet's socket in the directory.
 const KUBELET: &str = "kubelet.sock";
-/// How the names of our sockets begin and end.
+/// Prefix and suffix of the names of our sockets.
 const PREFIX: &str = "mps-manager-";
 const SUFFIX: &str = ".sock";
-/// How often the directory is read although nothing was reported of it, and after a failure.
+/// Pause between two readings of the directory without a report of a change, or after a failure.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(1);
-/// How long the kubelet may take to register a class; it connects to the class's socket meanwhile.
+/// Longest time for the kubelet to register a class; it connects to the class's socket meanwhile.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Which file is at a path: another one may have its inode after it.
+/// Identity of the file at a path: a later file may get the same inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SocketStamp {
     inode: u64,
@@ -51,7 +51,7 @@ impl SocketStamp {
 struct ServedClass {
     socket: SocketStamp,
     server: JoinHandle<()>,
-    /// The kubelet that knows it.
+    /// The kubelet with which it is registered.
     kubelet: Option<SocketStamp>,
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn keep_registered(context: &Arc<PluginContext>) -> io::Result<
     }
 }
 
-/// Removes the sockets of an earlier plugin, or ours at the end: the kubelet sees by that that nobody serves them.
+/// Removes the sockets of an earlier plugin, or ours at the end, which shows the kubelet that nobody serves them.
 pub(super) fn remove_sockets(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -105,7 +105,7 @@ async fn register_all(
 ) -> Result<(), String> {
     let directory = &context.options.plugin_dir;
     let kubelet_socket = directory.join(KUBELET);
-    // One that starts makes its socket after it has removed those of others.
+    // A kubelet that starts makes its socket after it has removed all others.
     let Some(kubelet) = SocketStamp::of(&kubelet_socket) else {
         return Err(format!("there is no kubelet at {}", kubelet_socket.display()));
     };

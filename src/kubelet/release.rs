@@ -1,10 +1,10 @@
 //! Renews the tenants whose places pods hold, and deletes the others: the kubelet says nothing when a pod is gone.
 //!
-//! Which tenants there are is read from the manager, so that those of an earlier plugin are taken over. No process is ever ended: a pod
-//! that is gone has none, and a tenant with processes stays.
+//! Tenants are read from the manager, so that those of an earlier plugin are taken over. No process is ever ended: a pod that is gone has
+//! none, and a tenant with processes stays.
 //!
-//! A kubelet that was started without its checkpoint has forgotten what its pods hold, and says the same as one whose pods are gone. So
-//! whatever tenants there are then are doubtful until the kubelet has their places again.
+//! A kubelet that was started without its checkpoint has forgotten what its pods hold, and answers like one whose pods are gone. So all
+//! tenants of that time are doubtful until the kubelet lists their places again.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ use crate::domain::workload::Workload;
 use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
 
-/// How many times in a row places have to be free before their tenant is deleted.
+/// Number of times in a row that places have to be free before their tenant is deleted.
 const UNLISTED: u32 = 2;
 
 /// Asks the kubelet at intervals until shutdown.
@@ -44,13 +44,13 @@ pub(super) async fn keep_released(context: &PluginContext) {
                 context.relist.send_replace(());
             }
             Ok(_) => {}
-            // A manager that is away is reported by the one who follows it.
+            // `follow` reports a manager that does not answer.
             Err(error) => tracing::debug!(%error, "tenants were not renewed"),
         }
     }
 }
 
-/// Renews or deletes each tenant; whether there is one of which it is doubtful which is right.
+/// Renews or deletes each tenant; returns true if it is doubtful for one of them which is right.
 async fn renew_or_release_all(
     context: &PluginContext,
     usage: &DeviceUsage,
@@ -84,8 +84,8 @@ async fn renew_or_release_all(
     Ok(is_doubtful)
 }
 
-/// Keeps which claims a kubelet may have forgotten: all that there are when it has lost its checkpoint, each until it has its places again.
-/// While neither its API nor a checkpoint can be read, nothing says so.
+/// Keeps the claims that a kubelet may have forgotten: all present ones when it has lost its checkpoint, each until the kubelet lists its
+/// places again. While neither its API nor a checkpoint can be read, all of them stay.
 fn note_forgotten(
     forgotten: &mut BTreeSet<DeviceClaim>,
     usage: &DeviceUsage,
@@ -109,7 +109,7 @@ async fn renew_or_release(
     if used != ClaimUse::Free {
         tracked.unlisted = 0;
         drop(all);
-        // One that is doubtful for long expires.
+        // A tenant that stays doubtful is not renewed, so it expires.
         return if used == ClaimUse::Held { answered(renew(context, tenant, holder)).await } else { Ok(()) };
     }
     if tracked.is_young(context.options.min_age) {
@@ -135,22 +135,22 @@ async fn renew_or_release(
     Ok(())
 }
 
-/// Labels it with the container that holds its places, and moves the expiry once half of the time has passed; of one that is drained it
-/// stays, since a later one would take the drain back.
+/// Labels the tenant with the container that holds its places, and moves the expiry once half of the time has passed. The expiry of a
+/// drained tenant stays, since a later one would take the drain back.
 async fn renew(
     context: &PluginContext,
     tenant: &TenantView,
     holder: Option<&Workload>,
 ) -> Result<(), ClientError> {
     let half = context.clock.unix_ms().saturating_add(millis(context.options.ttl) / 2);
-    // `Allocate` is not told whose places it gives.
+    // `Allocate` does not say to which pod the places go.
     let is_named = holder.is_none_or(|holder| Workload::of(&tenant.spec.labels).as_ref() == Some(holder));
     if tenant.status.draining || is_named && tenant.spec.expires_at.is_none_or(|at| at > half) {
         return Ok(());
     }
     let path = tenant_path(&tenant.name);
     let Some((mut now, tag)) = context.client.get_tagged::<TenantView>(&path).await? else { return Ok(()) };
-    // It may have been drained since it was listed.
+    // The tenant may have been drained since it was listed.
     if now.status.draining {
         return Ok(());
     }
@@ -159,7 +159,7 @@ async fn renew(
     context.client.put::<Value>(&path, Some(&tag), &now.spec).await.map(drop)
 }
 
-/// Deletes a tenant that has no client; how many it has.
+/// Deletes a tenant without clients; returns the number of its clients.
 async fn release(context: &PluginContext, tenant: &TenantView) -> Result<usize, ClientError> {
     let path = format!("{}/clients", tenant_path(&tenant.name));
     let clients: Vec<ClientView> = match context.client.list(&path, usize::MAX).await {

@@ -1,7 +1,7 @@
-//! Which places the kubelet's pods hold, as its `PodResources` API and its checkpoint say.
+//! Places that the kubelet's pods hold, from its `PodResources` API and its checkpoint.
 //!
 //! The API leaves out ordinary init containers, and after a restart of the kubelet all pods until it has reached its API server. The
-//! checkpoint has them, and keeps those of pods that are gone until the kubelet writes it again. So a place is free that neither has.
+//! checkpoint has them, and keeps those of pods that are gone until the kubelet writes it again. So a place is free if neither has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,16 +20,16 @@ use super::context::KubeletPluginOptions;
 use crate::domain::GpuUuid;
 use crate::domain::workload::Workload;
 
-/// The file in the directory of device plugins in which the kubelet notes what it has allocated; it writes it whenever devices are listed to it.
+/// The file in the directory of device plugins with the kubelet's allocations; the kubelet writes it whenever devices are listed to it.
 const CHECKPOINT: &str = "kubelet_internal_checkpoint";
-/// How long the kubelet may take to answer.
+/// Longest time for the kubelet to answer.
 const KUBELET_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
-/// The longest list of all devices of a node.
+/// Most bytes of an answer with all devices of a node.
 const LONGEST: usize = 64 << 20;
 
-/// What is known of the use of places.
+/// Places in use, from the API and the checkpoint.
 pub(super) struct DeviceUsage {
-    /// Where it is from, in words.
+    /// Source in words, for the log.
     pub(super) source: &'static str,
     /// The places of each container that the API lists, and which container it is; `None` where it does not answer.
     listed: Option<BTreeMap<DeviceClaim, Workload>>,
@@ -37,14 +37,14 @@ pub(super) struct DeviceUsage {
     noted: Option<BTreeSet<DeviceClaim>>,
 }
 
-/// Whether a container holds places.
+/// Use of places by a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClaimUse {
-    /// One does, or nobody says that none does.
+    /// A container holds them, or nothing says that none does.
     Held,
-    /// One may: the checkpoint alone says so, or cannot be read.
+    /// A container may hold them: the checkpoint alone says so, or cannot be read.
     Doubtful,
-    /// None does.
+    /// No container holds them.
     Free,
 }
 
@@ -62,7 +62,7 @@ impl DeviceUsage {
         Self { source, listed, noted }
     }
 
-    /// Whether a container holds these places. The checkpoint alone counts where the API does not answer.
+    /// Reports the use of these places. The checkpoint alone counts where the API does not answer.
     pub(super) fn of_claim(&self, claim: &DeviceClaim) -> ClaimUse {
         let is_listed = self.listed.as_ref().map(|claims| claims.contains_key(claim));
         match (is_listed, self.noted.as_ref().map(|claims| claims.contains(claim))) {
@@ -78,7 +78,7 @@ impl DeviceUsage {
             || self.noted.as_ref().is_some_and(|claims| claims.contains(claim))
     }
 
-    /// The container that holds these places, where the API lists it.
+    /// Returns the container that holds these places, where the API lists it.
     pub(super) fn holder(&self, claim: &DeviceClaim) -> Option<&Workload> {
         self.listed.as_ref()?.get(claim)
     }
@@ -103,12 +103,12 @@ pub(super) async fn device_usage(options: &KubeletPluginOptions) -> DeviceUsage 
     DeviceUsage::of(listed.ok(), noted.ok())
 }
 
-/// Returns true where the kubelet of this directory has no checkpoint.
+/// Returns true if the kubelet of this directory has no checkpoint.
 pub(super) fn is_checkpoint_missing(plugin_dir: &Path) -> bool {
     matches!(fs::symlink_metadata(plugin_dir.join(CHECKPOINT)), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// The GPUs of which another device plugin offers replicas, each with the resource; `None` where the kubelet does not say.
+/// Returns the GPUs of which another device plugin offers replicas, each with the resource; `None` if the kubelet does not say.
 ///
 /// The devices of NVIDIA's plugin are `GPU-…::0`, `GPU-…::1` then, whether it shares by time-slicing or by MPS.
 pub(super) async fn replicated_gpus(options: &KubeletPluginOptions) -> Option<BTreeMap<GpuUuid, String>> {
@@ -118,7 +118,7 @@ pub(super) async fn replicated_gpus(options: &KubeletPluginOptions) -> Option<BT
     match listed {
         Ok(devices) => Some(replicas(devices)),
         Err(error) => {
-            // As by a kubelet before 1.23.
+            // A kubelet before 1.23 answers so.
             tracing::debug!(%error, "the PodResources API does not say which devices there are");
             None
         }

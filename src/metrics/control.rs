@@ -1,10 +1,10 @@
-//! What talking to one daemon takes, counted where its sessions are run.
+//! Counts and times of the commands to one daemon, taken where its sessions run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::metrics::histogram::Histogram;
 
-/// Upper bounds of what a command takes, in seconds: 1 to 2 ms alone, the deadline is 5 s unless another is configured.
+/// Upper bounds of the time of a command, in seconds: a daemon alone takes 1 to 2 ms, and the deadline is 5 s by default.
 const SECONDS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
@@ -15,7 +15,7 @@ pub enum Failed {
     NoDaemon,
     /// Other callers kept it busy.
     Busy,
-    /// It accepted a caller and sent nothing.
+    /// It accepted a connection and sent nothing.
     Unresponsive,
     /// The command was sent and its reply never came.
     Unknown,
@@ -50,24 +50,24 @@ impl Default for Commands {
 }
 
 impl Commands {
-    /// A command was answered, in so many seconds, with the time until the daemon accepted it.
+    /// Counts a command that was answered after so many seconds, the wait until the daemon accepted it included.
     pub fn answered(&self, seconds: f64) {
         self.took.observe(seconds);
     }
 
-    /// A command was not answered.
+    /// Counts a command that was not answered.
     pub fn failed(&self, why: Failed) {
         if let Some(index) = Failed::ALL.iter().position(|(known, _)| *known == why) {
             self.failed[index].fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// What answered commands took.
+    /// Returns the times of answered commands.
     pub(super) fn took(&self) -> &Histogram {
         &self.took
     }
 
-    /// How many were not answered, by why.
+    /// Returns the number of commands that were not answered, by reason.
     pub(super) fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Failed::ALL.iter().zip(&self.failed).map(|((_, name), count)| (*name, count.load(Ordering::Relaxed)))
     }

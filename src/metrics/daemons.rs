@@ -25,11 +25,11 @@ const PHASES: [(Phase, &str); 12] = [
     (Phase::Observed, "observed"),
     (Phase::Absent, "absent"),
 ];
-/// The states of a server that MPS names; whatever else it may say is `other`.
+/// The states of a server that MPS names; any other state is `other`.
 const SERVER_STATES: [ServerStatus; 3] =
     [ServerStatus::Active, ServerStatus::Initializing, ServerStatus::Fault];
 
-/// A number of something that is listed.
+/// Reads a number from an item of a list.
 type Of<T> = fn(&T) -> u32;
 
 fn of(seen: &ObservedDaemon) -> Labels<1> {
@@ -102,7 +102,7 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
     partitions(snapshot, families)
 }
 
-/// What was counted of each daemon since the manager started.
+/// Writes the counters of each daemon since the manager started.
 fn counts(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result {
     let each = || snapshot.seen.iter();
     families.counters(
@@ -204,7 +204,7 @@ fn gpus(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result 
     )
 }
 
-/// What a daemon lists of a GPU, with both names.
+/// Returns each GPU of which a daemon lists partitions, with that daemon.
 fn listed(snapshot: &MetricsSnapshot) -> impl Iterator<Item = (&ObservedDaemon, &GpuPartitions)> {
     snapshot.seen.iter().flat_map(|seen| {
         let effective = seen.status.effective.as_ref();
@@ -233,7 +233,7 @@ fn partitions(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::R
         let samples = listed(snapshot).map(|(seen, gpu)| (on(seen, gpu), f64::from(value(gpu))));
         families.gauges(name, help, None, samples)?;
     }
-    // An ID is its name where no layout has one for it.
+    // A partition that no layout names has its ID as its name.
     let named = |seen: &ObservedDaemon, id: &PartitionId| {
         let layout = seen.status.layout.as_ref();
         let of_layout = layout

@@ -37,10 +37,10 @@ use self::store::Commits;
 pub use self::text::MetricsFormat;
 use self::wire::Wire;
 
-/// How every name begins but those of the process, which all exporters share.
+/// Prefix of every name, except those of the process, which all exporters share.
 const PREFIX: &str = "mps_manager";
 
-/// All that is counted; cheap to clone.
+/// All counters and histograms; cheap to clone.
 #[derive(Clone, Default)]
 pub struct Metrics {
     /// Connections.

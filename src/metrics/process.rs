@@ -1,4 +1,4 @@
-//! What the manager itself takes of the host, from /proc, under the names that every exporter uses.
+//! Resources that the manager itself uses, from /proc, under the names that every exporter uses.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What there is at the moment of a request, from memory.
+//! The state at the moment of a request, from memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,46 +12,46 @@ use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
 use crate::domain::{GpuUuid, TenantName};
 
-/// What there is.
+/// Stored and observed state at the moment of a request.
 #[derive(Debug)]
 pub struct MetricsSnapshot {
-    /// What was committed.
+    /// State in the database after its last commit.
     pub committed: Arc<CommittedSnapshot>,
-    /// What was seen of each daemon, by its name.
+    /// Observed state of each daemon.
     pub seen: Vec<ObservedDaemon>,
     /// The GPUs that the driver listed last; `None` before the first list.
     pub present: Option<BTreeSet<GpuUuid>>,
-    /// How many processes of each tenant wait for its daemon, where there are any.
+    /// Number of processes that wait for their tenant's daemon, by tenant; tenants without one are left out.
     pub waiting: BTreeMap<TenantName, u64>,
-    /// How many processes of each tenant wait for a slot, where there are any.
+    /// Number of processes that wait for a slot of their tenant, by tenant; tenants without one are left out.
     pub queued: BTreeMap<TenantName, u64>,
     /// Jobs that wait for the database's writer.
     pub queue: usize,
-    /// How the API is reached.
+    /// Address and protection of the API.
     pub listening: HostListening,
-    /// Whether the database belongs to another machine, or the driver is waited for, so that nothing is managed.
+    /// True if nothing is managed: the database belongs to another machine, or the manager waits for the driver.
     pub read_only: bool,
 }
 
-/// A daemon as it was seen last.
+/// Last observed state of a daemon.
 #[derive(Debug)]
 pub struct ObservedDaemon {
     /// Its name.
     pub name: String,
-    /// The generation that is wanted.
+    /// The desired generation.
     pub generation: i64,
-    /// What was seen.
+    /// Its status.
     pub status: DaemonStatus,
     /// Its clients.
     pub clients: Vec<ClientFacts>,
-    /// What talking to it took.
+    /// Counts and times of the commands to it.
     pub commands: Arc<Commands>,
 }
 
-/// What was committed when it was read last: after each commit, and never in a request.
+/// State in the database, read after each commit and never in a request.
 #[derive(Debug, Clone, Default)]
 pub struct CommittedSnapshot {
-    /// When it was read, in unix milliseconds.
+    /// Time of the reading, in unix milliseconds.
     pub read_at: i64,
     /// All daemons.
     pub daemons: Vec<Daemon>,
@@ -59,14 +59,14 @@ pub struct CommittedSnapshot {
     pub tenants: Arc<Vec<Tenant>>,
     /// All leases of this boot.
     pub leases: Vec<Lease>,
-    /// The GPUs that daemons hold, as they were seen last.
+    /// The GPUs that daemons hold, as last observed.
     pub gpus: Vec<Gpu>,
     /// Operations that have not ended, by state.
     pub unfinished: Vec<(&'static str, u64)>,
-    /// How many incidents are open, by kind.
+    /// Number of open incidents, by kind.
     pub open_incidents: BTreeMap<IncidentKind, u64>,
     /// Bytes of the database, its log not included.
     pub database_bytes: u64,
-    /// Whether the host is in maintenance, or on its way there or back.
+    /// True if the host is in maintenance, or on its way there or back.
     pub maintenance: bool,
 }

@@ -1,23 +1,23 @@
-//! What the database's writer does, counted by itself.
+//! Commits of the database's writer, which counts them itself.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Upper bounds of what a commit takes, in seconds: one fsync on a fast disk is in the first.
+/// Upper bounds of the time of a commit, in seconds: one fsync on a fast disk is in the first.
 const SECONDS: [f64; 8] = [0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0];
 
-/// Upper bounds of what one change takes, in seconds: none should be beyond the fifth.
+/// Upper bounds of the time of one change, in seconds: none should be beyond the fifth.
 const HOLDS: [f64; 8] = [0.001, 0.0025, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
 
 /// Commits; clones count together.
 #[derive(Debug, Clone)]
 pub struct Commits {
-    /// From the beginning of a transaction to its end, in seconds; one may hold many jobs.
+    /// Time from the beginning of a transaction to its end, in seconds; one may hold many jobs.
     pub took: Histogram,
-    /// For how long one change held the writer, in seconds.
+    /// Time for which one change held the writer, in seconds.
     pub held: Histogram,
-    /// Those of which nothing was kept.
+    /// Transactions of which nothing was kept.
     pub failed: Counter,
 }
 

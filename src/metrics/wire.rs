@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// A way in.
+/// A listener of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListenerKind {
     /// The TCP address.
@@ -27,9 +27,9 @@ impl ListenerKind {
 /// Why a connection was turned away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusedConnection {
-    /// There were as many as there may be.
+    /// As many connections were open as the limit allows.
     Full(ListenerKind),
-    /// There were as many of its address, or of its user, as there may be.
+    /// Its address, or its user, had as many connections open as the limit allows.
     OfOne(ListenerKind),
 }
 
@@ -42,7 +42,7 @@ pub enum Closed {
     Slow,
     /// The connection was idle.
     Idle,
-    /// The caller took nothing of an answer.
+    /// The caller read nothing of an answer.
     Stalled,
     /// The caller reset most of its requests.
     TakesBack,
@@ -60,7 +60,7 @@ impl Closed {
     }
 }
 
-/// What there were too many of, where a request was refused with 429.
+/// The limit that was exceeded where a request was refused with 429.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// Requests of one address.
@@ -81,7 +81,7 @@ impl Limit {
     const ALL: [Self; 6] =
         [Self::Address, Self::User, Self::Actor, Self::LogIn, Self::Streams, Self::Failures];
 
-    /// The scope in the metric.
+    /// Returns the scope as the metric names it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Address => "address",
@@ -126,7 +126,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// A connection that is open until the result is dropped.
+    /// Counts a connection, which is open until the result is dropped.
     pub fn opened(&self, listener: ListenerKind) -> OpenConnection {
         let listener = listener.as_str();
         self.accepted.get_or_create(&ListenerLabels { listener }).inc();
@@ -135,7 +135,7 @@ impl Wire {
         OpenConnection(open)
     }
 
-    /// A connection was turned away.
+    /// Counts a connection that was turned away.
     pub fn turned_away(&self, why: RefusedConnection) {
         let (listener, reason) = match why {
             RefusedConnection::Full(listener) => (listener, "full"),
@@ -145,12 +145,12 @@ impl Wire {
         self.turned.get_or_create(&RefusalLabels { listener: listener.as_str(), reason }).inc();
     }
 
-    /// A connection was closed by the server.
+    /// Counts a connection that the server closed.
     pub fn closed(&self, reason: Closed) {
         self.closed.get_or_create(&ReasonLabel { reason: reason.as_str() }).inc();
     }
 
-    /// A request was refused with 429.
+    /// Counts a request that was refused with 429.
     pub fn limited(&self, by: Limit) {
         self.limited.get_or_create(&Scope { scope: by.as_str() }).inc();
     }

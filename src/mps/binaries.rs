@@ -39,7 +39,7 @@ pub enum BinariesError {
     Directory {
         /// The program that was searched for.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason why it cannot be used.
         reason: &'static str,
     },
     /// No directory was named and `PATH` has none.
@@ -99,7 +99,7 @@ impl Binaries {
 }
 
 impl InstalledProgram {
-    /// What a process of it gets of this process's environment, with its own server first in `PATH`.
+    /// Returns the environment of this program's processes, from that of this process, with the program's own server first in `PATH`.
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let mut environment = base_environment();
         if let Some(directory) = &self.server_directory {
@@ -127,10 +127,9 @@ fn check(path: &Path) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// What every child gets of this process's environment: where programs and libraries are, and nothing about GPUs.
+/// Returns the part of this process's environment that every child gets: paths of programs and libraries, and nothing about GPUs.
 ///
-/// A `CUDA_…` variable of the manager would otherwise become a setting of a daemon (recording 05, "daemon-level
-/// env").
+/// A `CUDA_…` variable of the manager would otherwise become a setting of a daemon (recording 05, "daemon-level env").
 pub(super) fn base_environment() -> Vec<(OsString, OsString)> {
     let mut environment: Vec<(OsString, OsString)> = ["PATH", "LD_LIBRARY_PATH"]
         .iter()

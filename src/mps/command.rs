@@ -28,7 +28,7 @@ impl fmt::Display for DeviceSelector {
     }
 }
 
-/// What sending a command a second time would do.
+/// Effect of a command that is sent a second time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing: it only reads.
@@ -153,7 +153,7 @@ impl Command {
         }
     }
 
-    /// What sending it again would do.
+    /// Returns the effect of sending the command again.
     pub fn effect(&self) -> Effect {
         match self {
             Self::GetServerList
@@ -182,7 +182,7 @@ impl Command {
         }
     }
 
-    /// Whether it must be the only command of its session.
+    /// Returns true if it must be the only command of its session.
     ///
     /// A termination can hang the daemon and everything behind it; after a quit nothing follows.
     pub fn runs_alone(&self) -> bool {

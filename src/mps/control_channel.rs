@@ -21,10 +21,10 @@ pub trait ControlChannel: fmt::Debug + Send + Sync {
     /// process says that it is over.
     fn quit(&self, timeout_s: Option<u32>, deadline: Instant) -> BoxFuture<'_, Result<(), SessionError>>;
 
-    /// The same way to a daemon in another pipe directory; the cost of its commands is counted together.
+    /// Returns the channel to a daemon in another pipe directory; the cost of its commands is counted together with that of this channel.
     fn in_directory(&self, pipe_directory: PathBuf) -> Arc<dyn ControlChannel>;
 
-    /// What it has cost so far.
+    /// Returns the cost of the commands so far.
     fn calls(&self) -> &Calls;
 }
 

@@ -10,7 +10,7 @@ use super::control_channel::ControlChannel;
 use super::process::{DaemonStartError, StartSpec, Started, start};
 use super::session::Control;
 
-/// What starts control daemons and talks to them.
+/// A program that starts control daemons and talks to them.
 pub trait ControlProgram: Send + Sync {
     /// The way to the daemon of a pipe directory.
     fn channel(&self, pipe_directory: PathBuf) -> Arc<dyn ControlChannel>;

@@ -19,25 +19,25 @@ use std::time::Duration;
 
 use crate::host::seqpacket::{Ancillary, Connection, UCred};
 
-/// What a daemon says first.
+/// First message of a daemon.
 pub const GREETING: &[u8] = b"OUTBHELL\0";
-/// What a client answers, with its credentials.
+/// Answer of a client, with its credentials.
 const CREDENTIALS: &[u8] = b"OUTBCRED\0";
-/// What comes with the socket to the server.
+/// Message with which the socket to the server comes.
 const DESCRIPTOR: &[u8] = b"OUTBCUFD\0";
-/// What a CUDA client asks for.
+/// Request of a CUDA client.
 const CLIENT: [u8; 4] = 2_u32.to_le_bytes();
-/// How long a daemon may take to greet.
+/// Longest time for a daemon to greet.
 const GREETS: Duration = Duration::from_secs(2);
 
 /// A client that was greeted and wants to be admitted.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// Who it is.
+    /// Credentials of the client.
     pub client: UCred,
 }
 
-/// What a daemon greets with; `None` where it ends the connection first.
+/// Connects to a daemon and returns its greeting; `None` if it ends the connection first.
 pub async fn greeting_of(control: &Path) -> io::Result<Option<Vec<u8>>> {
     let connection = Connection::connect(control)?;
     let received = tokio::time::timeout(GREETS, connection.receive()).await;
@@ -59,7 +59,7 @@ pub async fn receive(connection: &Connection, greeting: &[u8]) -> io::Result<Opt
     Ok((wanted.bytes == CLIENT).then_some(Request { client }))
 }
 
-/// Whether the kernel lets this process speak for a client: only root may give another's credentials.
+/// Returns true if the kernel lets this process speak for a client: only root may give another's credentials.
 pub fn may_forward(request: &Request) -> bool {
     rustix::process::geteuid().is_root() || request.client.pid == rustix::process::getpid()
 }

@@ -1,4 +1,4 @@
-//! What the driver knows: which processes use a GPU and how much of its memory.
+//! State of the driver: the processes that use a GPU, and their memory.
 //!
 //! A process's file is locked before it appears and for as long as the process lives, so a file that can be
 //! locked belongs to a dead process, whatever killed it.
@@ -17,12 +17,12 @@ use super::world::World;
 
 /// One mebibyte.
 pub(crate) const MIB: u64 = 1 << 20;
-/// What the driver keeps for itself on every GPU (recorded: total less all processes less free).
+/// Memory that the driver keeps for itself on every GPU (recorded: total less all processes less free).
 const RESERVED: u64 = 9 * MIB;
 /// Room for a process's JSON object: constant, so that one write replaces it whole.
 const RECORD: usize = 512;
-/// What the driver takes to clear a killed process off its GPUs (recorded: 60 to 130 ms). Until then the kernel
-/// does not report the process's end to its parent.
+/// Time until the driver has cleared a killed process off its GPUs (recorded: 60 to 130 ms). Until then the kernel does not report the
+/// process's end to its parent.
 pub(crate) const RELEASE: Duration = Duration::from_millis(90);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ struct Record {
     name: String,
 }
 
-/// This process's presence on one GPU; dropping it, or dying, ends it.
+/// The presence of this process on one GPU, until it is dropped or the process dies.
 #[derive(Debug)]
 pub(crate) struct Presence {
     gpu: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) struct Presence {
     _device: File,
 }
 
-/// How NVML classes a process.
+/// Kind of a process in NVML's lists.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     /// A compute process with a context of its own.
@@ -80,7 +80,7 @@ impl Presence {
         Ok(presence)
     }
 
-    /// Takes memory, or refuses with `false` when the GPU has not that much left.
+    /// Takes memory; returns false if the GPU has less than that left.
     pub(crate) fn take(&mut self, bytes: u64) -> io::Result<bool> {
         let lock = File::open(self.gpu.join("memory.lock"))?;
         flock(&lock, FlockOperation::LockExclusive)?;
@@ -98,12 +98,12 @@ impl Presence {
         self.write()
     }
 
-    /// What this process has taken.
+    /// Returns the memory that this process has taken.
     pub(crate) fn used(&self) -> u64 {
         self.record.used_memory
     }
 
-    /// What is left on the GPU.
+    /// Returns the memory that is left on the GPU.
     pub(crate) fn free(&self) -> u64 {
         self.total.saturating_sub(RESERVED).saturating_sub(used(&self.gpu))
     }
@@ -121,7 +121,7 @@ impl Drop for Presence {
     }
 }
 
-/// Whether any process is on the GPU, and whether the compute mode admits another.
+/// Returns true if the compute mode admits another process: none if it is prohibited, only the first if it is exclusive.
 pub(crate) fn admits(world: &World, gpu: &Gpu) -> bool {
     let dir = world.gpu_dir(gpu);
     let mode = fs::read_to_string(dir.join("compute_mode")).unwrap_or_default();
@@ -132,7 +132,7 @@ pub(crate) fn admits(world: &World, gpu: &Gpu) -> bool {
     }
 }
 
-/// Whether a test has taken the GPU out: it is no longer listed, and what ran on it has stopped.
+/// Returns true if a test has taken the GPU out: it is no longer listed, and programs on it have stopped.
 pub(crate) fn is_lost(world: &World, gpu: &Gpu) -> bool {
     world.gpu_dir(gpu).join("lost").exists()
 }
@@ -149,8 +149,8 @@ fn living(gpu: &Path) -> Vec<Record> {
 fn record(path: &Path) -> Option<Record> {
     let file = File::open(path).ok()?;
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
-        // Dead. A new process of the same PID may have taken the name meanwhile, but then its file is another
-        // one: removing by name could hit it, so only a file that is still this one goes.
+        // Dead. A new process with the same PID may have taken the name meanwhile, but its file is another one: removal by name could hit
+        // that file, so a file is removed only if it is still this one.
         if same(&file, path) {
             let _ = fs::remove_file(path);
         }

@@ -17,12 +17,12 @@ pub(crate) struct Log {
     echo: bool,
 }
 
-/// Who speaks in a line.
+/// Author of a line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Voice {
     Control,
     Server,
-    /// The server before it is one, and a start that found another daemon.
+    /// The server before it is ready, and a start that found another daemon.
     Other,
 }
 
@@ -48,16 +48,16 @@ impl Log {
     }
 }
 
-/// The kernel's log, as `/dev/kmsg` gives it: priority, number and microseconds since the boot before each message.
+/// The kernel's log, in the form of `/dev/kmsg`: priority, number and microseconds since the boot before each message.
 #[derive(Debug)]
 pub(crate) struct KernelLog(pub(crate) PathBuf);
 
 impl KernelLog {
-    /// Adds what the driver reports of a GPU.
+    /// Adds a report of the driver about a GPU.
     pub(crate) fn line(&self, gpu: &Gpu, report: &str) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
-        // NVML writes eight digits of the domain and the function, the kernel four and none.
+        // NVML writes eight digits of the domain, and the function; the kernel writes four digits, and no function.
         let address = gpu.pci_bus_id.get(4..).unwrap_or_default().trim_end_matches(".0").to_lowercase();
         let line = format!("4,1,{micros},-;NVRM: Xid (PCI:{address}): {report}\n");
         let file = OpenOptions::new().append(true).open(&self.0);

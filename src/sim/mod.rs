@@ -9,7 +9,7 @@
 //!   faults in its child server. End of file on a connection means that the other side is dead.
 //! - Nothing here imports anything else of this crate, so that it can disagree with the rest.
 //!
-//! What is recorded from real hardware, what is documented and what is made up: `docs/simulated-host.md`.
+//! `docs/simulated-host.md` lists what is recorded from real hardware, what is documented and what is made up.
 
 pub mod client;
 mod control;

@@ -1,9 +1,10 @@
-//! Static SM partitions: the IDs that were recorded, and for all else a model of how chunks are chosen and what an ID says.
+//! Static SM partitions: the IDs that were recorded, and for all others a model of the choice of chunks and of the IDs.
 //!
-//! A chunk is a few SM pairs of one GPC, that of which the fewest are taken, its lowest free pairs first. An ID is the set of its pairs as a
-//! bitmap from the least significant bit on, in 27 bytes, in 36 characters of base64; which bit a pair has depends on the GPU
-//! ([`IdModel`]). This gives every ID that was recorded but those of an L20, whose order is not known and which are kept as a table, and one
-//! bit of an H200's: bits beyond its number of pairs are lost there, which would leave its fifteenth chunk without any.
+//! A chunk is a few SM pairs of the GPC with the fewest taken pairs, its lowest free pairs first. An ID is the set of its pairs as a bitmap
+//! from the least significant bit on, in 27 bytes, in 36 characters of base64; the bit of a pair depends on the GPU ([`IdModel`]). The
+//! model gives every ID that was recorded, with two exceptions: those of an L20, whose order is not known and which are kept as a table,
+//! and one bit of an H200's. Hardware loses bits beyond its number of pairs, which
+//! would leave its fifteenth chunk without any.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -23,7 +24,7 @@ struct Die {
     ids: IdModel,
     sms: u32,
     chunk: usize,
-    /// For each GPC, which of its SM pairs are taken.
+    /// For each GPC, the SM pairs that are taken.
     gpcs: Vec<Vec<bool>>,
     partitions: Vec<Partition>,
 }
@@ -42,11 +43,11 @@ pub struct Partition {
     pairs: Vec<(usize, usize)>,
 }
 
-/// One GPU's rows of `lspart`.
+/// The rows of one GPU in `lspart`.
 pub struct Summary {
     /// The GPU.
     pub uuid: String,
-    /// Chunks that can be had.
+    /// Chunks that are free for partitions.
     pub free_chunks: u32,
     /// Chunks in partitions.
     pub used_chunks: u32,
@@ -61,7 +62,7 @@ pub struct Summary {
 /// Why no partition was made.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AddError {
-    /// There are not as many chunks.
+    /// The GPU has fewer free chunks.
     DoesNotFit,
 }
 
@@ -75,7 +76,7 @@ pub enum RemoveError {
 }
 
 impl Partitions {
-    /// Those of all GPUs of the host that a profile and a seed give; the same two always give the same host.
+    /// Makes the partitions of all GPUs of the host that a profile and a seed give; equal ones always give the same host.
     pub fn of_host(profile: &str, seed: &str) -> Result<Self, String> {
         Ok(Self::new(super::profile::host(profile, seed)?.gpus.iter()))
     }
@@ -125,8 +126,8 @@ impl Partitions {
         Err(RemoveError::Unknown)
     }
 
-    /// SMs of the partition on this device that a client's variable names; `None` where it names none, or more than one
-    /// of the device, which is documented to be refused.
+    /// Returns the SMs of the partition on this device that a client's variable names; `None` if it names none, or more than one of the
+    /// device, which is documented to be refused.
     pub(crate) fn sms(&self, variable: &str, device: &str) -> Option<u32> {
         let die = self.0.iter().find(|die| die.uuid == device)?;
         let is_here = |name: &&str| name.split_once('/').is_some_and(|(uuid, _)| uuid == device);
@@ -135,13 +136,13 @@ impl Partitions {
         die.partitions.iter().find(|partition| partition.name == name).map(|partition| partition.sms)
     }
 
-    /// The ordinal of the device that a partition is on.
+    /// Returns the ordinal of the device that a partition is on.
     pub(crate) fn device(&self, name: &str) -> Option<usize> {
         let holds = |die: &Die| die.partitions.iter().any(|partition| partition.name == name);
         self.0.iter().position(holds)
     }
 
-    /// What is there now.
+    /// Lists the chunks and partitions of each GPU.
     pub fn summaries(&self) -> Vec<Summary> {
         self.0
             .iter()
@@ -184,7 +185,7 @@ impl Die {
         taken
     }
 
-    /// The ID of a partition of so many chunks beside those that there are, where that was recorded.
+    /// Returns the ID of a partition of so many chunks beside the present ones, if it was recorded.
     fn recorded_id(&self, chunks: u32) -> Option<String> {
         let made: Vec<u32> =
             self.partitions.iter().map(|partition| partition.chunks).chain([chunks]).collect();
@@ -207,7 +208,7 @@ impl Die {
     }
 }
 
-/// The partitions that a client's variable names, one a device.
+/// Splits a client's variable into the names of partitions, one a device.
 pub(crate) fn names(variable: &str) -> impl Iterator<Item = &str> {
     variable.split(',').map(str::trim)
 }
@@ -246,7 +247,7 @@ mod tests {
             let profile = format!("{}x1@13.3", gpu.trim_start_matches("NVIDIA ").to_lowercase());
             assert_eq!(made(&profile, sequence), *ids, "{gpu}");
         }
-        // By the model alone, as after a partition that is no part of what was recorded.
+        // The model alone gives these, as after a partition that is not in the recording.
         let mut l40s = h200("l40sx1@13.3");
         let first = l40s.add(0, 1).unwrap();
         l40s.add(0, 3).unwrap();

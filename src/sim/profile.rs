@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// What a GPU's name in a profile stands for.
+/// A model of GPU, by its word in a profile.
 struct Model {
     word: &'static str,
     name: &'static str,
@@ -16,11 +16,11 @@ struct Model {
     /// SM pairs of each GPC, in the die's order.
     gpcs: &'static [u32],
     ids: IdModel,
-    /// What NVML does not report of it.
+    /// Facts that NVML does not report of it.
     unreported: &'static [&'static str],
 }
 
-/// Which bit of a partition's ID an SM pair has.
+/// The rule that gives an SM pair its bit in a partition's ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum IdModel {
@@ -30,8 +30,8 @@ pub(crate) enum IdModel {
     Running,
 }
 
-/// IDs that were recorded (27), by GPU and by the chunks of the partitions that were made one after the other on an empty one. They win
-/// over the model.
+/// IDs that were recorded (27), by GPU and by the chunks of the partitions that were made one after the other on an empty one. They take
+/// precedence over the model.
 pub(crate) const RECORDED_IDS: &[(&str, &[u32], &[&str])] = &[
     (
         "NVIDIA L40S",
@@ -106,7 +106,7 @@ const MODELS: &[Model] = &[
         ids: IdModel::Strided(6),
         unreported: &[],
     },
-    // A DGX Spark's: NVML has no memory of it, which is the host's. Its SMs and its memory are NVIDIA's data sheet's, the rest synthetic.
+    // A DGX Spark: NVML reports no memory of it, which is the host's. SMs and memory are from NVIDIA's data sheet, the rest is synthetic.
     Model {
         word: "gb10",
         name: "NVIDIA GB10",
@@ -204,12 +204,12 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// SM pairs in one chunk: chunks are of 8 SMs from Hopper on, of 4 before.
+    /// Returns the SM pairs of one chunk: chunks are of 8 SMs from Hopper on, of 4 before.
     pub(crate) fn chunk_pairs(&self) -> u32 {
         if self.compute_capability[0] >= 9 { 4 } else { 2 }
     }
 
-    /// Contexts that MPS accepts on this GPU.
+    /// Returns the number of contexts that MPS accepts on this GPU.
     pub(crate) fn client_ceiling(&self, binary_version: u32) -> usize {
         if self.compute_capability[0] < 7 {
             16
@@ -221,7 +221,7 @@ impl Gpu {
     }
 }
 
-/// The words that `create` knows, for error messages.
+/// Lists the words that `create` knows, for error messages.
 pub(crate) fn known() -> String {
     let models: Vec<_> = MODELS.iter().map(|m| m.word).collect();
     let versions: Vec<_> = VERSIONS.iter().map(|v| v.0).collect();
@@ -233,7 +233,7 @@ pub(crate) fn known() -> String {
     )
 }
 
-/// The profile in its canonical spelling (with its version), or what is wrong with it.
+/// Returns the profile in its canonical spelling, with its version; the error says why it is wrong.
 pub(crate) fn canonical(profile: &str) -> Result<String, String> {
     let (model, count, version, gpcs) = split(profile)?;
     let mut text = format!("{}x{count}@{}", model.word, version.0);
@@ -245,7 +245,7 @@ pub(crate) fn canonical(profile: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// The host that a profile and a seed give: the same two always give the same host.
+/// Makes the host that a profile and a seed give: equal ones always give the same host.
 pub(crate) fn host(profile: &str, seed: &str) -> Result<Host, String> {
     let (model, count, version, die) = split(profile)?;
     let canonical = canonical(profile)?;

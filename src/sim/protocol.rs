@@ -1,7 +1,7 @@
-//! What the simulated programs say to each other.
+//! Messages between the simulated programs.
 //!
-//! The first words between a client and a control process ([`door`]) are recorded (22, 23); everything after them, and what
-//! the other programs say, is made up.
+//! The first words between a client and a control process ([`door`]) are recorded (22, 23); everything after them, and the messages of the
+//! other programs, are made up.
 //!
 //! A client is given a socket to the server, whose other end the control process hands to the server with the client's
 //! first message. So a client needs nothing but the one socket in the pipe directory (as recorded with a hard link to
@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The first words on a connection to the control process, as recorded: it speaks first, to everybody.
+/// The first words on a connection to the control process, as recorded: the control process speaks first, to everybody.
 pub(crate) mod door {
     /// The control process, before anything else.
     pub(crate) const GREETING: &[u8] = b"OUTBHELL\0";
@@ -17,7 +17,7 @@ pub(crate) mod door {
     pub(crate) const CREDENTIALS: &[u8] = b"OUTBCRED\0";
     /// The control process, with a socket to the server.
     pub(crate) const DESCRIPTOR: &[u8] = b"OUTBCUFD\0";
-    /// What a CUDA client asks for.
+    /// The request of a CUDA client.
     pub(crate) const CLIENT: [u8; 4] = [2, 0, 0, 0];
     /// A client's last words, once it has the socket.
     pub(crate) const DONE: [u8; 4] = [0, 0, 0, 0];
@@ -34,7 +34,7 @@ pub(crate) enum Hello {
     Client(ClientRequest),
 }
 
-/// What a CUDA process wants from the server.
+/// The request of a CUDA process to the server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ClientRequest {
     /// 0 is the process's own connection, from 1 on contexts on devices.
@@ -61,7 +61,7 @@ pub(crate) mod ui {
     pub(crate) const QUITTING: u8 = b'Q';
 }
 
-/// What a server starts with: the control process's answer to [`Hello::Server`].
+/// Settings with which a server starts: the control process's answer to [`Hello::Server`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Orders {
     /// Indices of the daemon's GPUs in the world, in the daemon's order.
@@ -141,8 +141,8 @@ pub(crate) struct ClientRow {
 /// From the server to a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Grant {
-    /// To context 0: the daemon's GPUs, by index in the world, and the process by its PID on the host: the driver lists processes by
-    /// that, and one in a PID namespace of its own does not know it.
+    /// To context 0: the daemon's GPUs, by index in the world, and the PID of the process on the host: the driver lists processes by it,
+    /// and a process in a PID namespace of its own does not know it.
     Welcome { gpus: Vec<usize>, pid: i32 },
     /// To a context.
     Context {
@@ -162,14 +162,14 @@ pub(crate) enum Grant {
 /// From a client to the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Notice {
-    /// The second message on a connection: who came is still there. What the real client says at this point is not
-    /// known, only that the server waits for it, and hangs over a client that is dead by then.
+    /// The second message on a connection: the client is still there. The message of the real client at this point is not known, only that
+    /// the server waits for it, and hangs if the client is dead by then.
     Here,
     /// A kernel of this process ended in an error that the GPU reports to all who share it.
     Fault { context: u32, error: FaultKind },
 }
 
-/// What a kernel did, by what the recordings (23, 24) show of it.
+/// Fault of a kernel, with its effects as the recordings (23, 24) show them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum FaultKind {
     /// It touched memory that is nobody's: MPS and the kernel name the client that connected first, whoever did it.
@@ -186,7 +186,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// What the CUDA runtime says of it in each process that shares the GPU.
+    /// Returns the CUDA runtime's error for it, in each process that shares the GPU.
     pub(crate) fn runtime_error(self) -> &'static str {
         match self {
             Self::Address | Self::Stack => "cudaErrorIllegalAddress",

@@ -1,8 +1,8 @@
-//! How CUDA's splitter divides a GPU's multiprocessors (`cuDevSmResourceSplitByCount`).
+//! Division of a GPU's multiprocessors by CUDA's splitter (`cuDevSmResourceSplitByCount`).
 //!
-//! Recorded on five H200s: 15 groups of 8 with 12 SMs over, 8 of 16 with 4 over, 4 of 32 with 4 over (02, 08), and no
-//! groups under a thread percentage (hardware/10). The rule is made up to give these: each group has one whole
-//! chunk at least, which lies in one GPC, and is filled up with any SMs. What it says of other GPUs is synthetic.
+//! Recorded on five H200s: 15 groups of 8 with 12 SMs over, 8 of 16 with 4 over, 4 of 32 with 4 over (02, 08), and no groups under a thread
+//! percentage (hardware/10). The rule is made up to give these: each group has one whole chunk at least, which lies in one GPC, and is
+//! filled up with any SMs. Its results for other GPUs are synthetic.
 
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ pub(crate) struct Split {
 }
 
 impl Gpu {
-    /// Groups of at least `min_sms`, which is a multiple of a chunk, for a process that sees `sms` of this GPU.
+    /// Divides into groups of at least `min_sms`, which is a multiple of a chunk, for a process that sees `sms` of this GPU.
     pub(crate) fn split(&self, sms: u32, min_sms: u32) -> Split {
         if sms < self.sms {
             return Split { min_sms, groups: 0, sms_per_group: 0, remaining: sms };

@@ -26,11 +26,11 @@ const LONGEST: usize = 160 * 1024;
 #[derive(Debug)]
 pub(crate) struct Conn(OwnedFd);
 
-/// What one receive gave.
+/// A received packet.
 pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
     pub(crate) fd: Option<OwnedFd>,
-    /// What the sender said it was, as the kernel lets it be said.
+    /// Credentials that the sender stated, as far as the kernel allows.
     pub(crate) credentials: Option<UCred>,
 }
 
@@ -49,7 +49,7 @@ impl Conn {
         Ok(Self(self.0.try_clone()?))
     }
 
-    /// Whether the other side is gone.
+    /// Returns true if the other side is gone.
     pub(crate) fn closed(&self) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::empty())];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
@@ -68,14 +68,14 @@ impl Conn {
         Ok(sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)?)
     }
 
-    /// Two ends of a new connection.
+    /// Makes a connection; returns both ends.
     pub(crate) fn pair() -> io::Result<(Self, Self)> {
         let (one, other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Self(one), Self(other)))
     }
 
-    /// Who is at the other end, as the kernel says.
+    /// Returns the credentials of the other end, as the kernel reports them.
     pub(crate) fn peer(&self) -> io::Result<UCred> {
         Ok(sockopt::socket_peercred(&self.0)?)
     }
@@ -99,7 +99,7 @@ impl Conn {
         }
     }
 
-    /// The next message; `None` when the other side is gone.
+    /// Receives the next message; `None` if the other side is gone.
     pub(crate) fn recv(&self) -> io::Result<Option<Packet>> {
         let mut bytes = vec![0; LONGEST];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
@@ -107,7 +107,7 @@ impl Conn {
         let received = loop {
             let mut parts = [IoSliceMut::new(&mut bytes)];
             match recvmsg(&self.0, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                // Reset: the other side is gone with something of ours unread. That is said once, before what it sent.
+                // Reset: the other side is gone and left something of ours unread. The kernel reports that once, before its last messages.
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
                 other => break other?,
             }
@@ -140,7 +140,7 @@ impl Conn {
         self.send_with(&bytes, fd)
     }
 
-    /// The next message as a value; `None` at the end of the connection or when it is not such a value.
+    /// Receives the next message as a value; `None` at the end of the connection or for a message that is no such value.
     pub(crate) fn receive_message<T: DeserializeOwned>(&self) -> Option<(T, Option<OwnedFd>)> {
         let packet = self.recv().ok()??;
         Some((serde_json::from_slice(&packet.bytes).ok()?, packet.fd))
@@ -170,7 +170,7 @@ impl Listener {
         Ok(Self(fd))
     }
 
-    /// The next who waits, or an error at once when there is nobody.
+    /// Accepts the next connection; fails at once if nobody waits.
     pub(crate) fn accept(&self) -> io::Result<Conn> {
         let fd = accept_with(&self.0, SocketFlags::CLOEXEC)?;
         sockopt::set_socket_passcred(&fd, true)?;

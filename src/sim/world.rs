@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! world.json                        the host: versions and GPUs; never changes
-//! seed                              what the UUIDs are derived from, besides the profile
+//! seed                              source of the UUIDs, besides the profile
 //! gpus/<uuid>/compute_mode          default | exclusive_process | prohibited
 //! gpus/<uuid>/processes/<pid>       one GPU process, held by flock for life
 //! gpus/<uuid>/memory.lock           held while memory is taken
-//! time_scale                        how long the programs take, as a multiple of the recorded times; without it 1
+//! time_scale                        durations of the programs, as a multiple of the recorded times; 1 without it
 //! dev/nvidia<minor>                 the device file, which each GPU process keeps open for life
-//! gpus/<uuid>/lost                  there while the GPU is gone: put there and taken away by hand
-//! gpus/<uuid>/mig                   there while the GPU is in MIG mode: likewise
+//! gpus/<uuid>/lost                  marks the GPU as gone: made and removed by hand
+//! gpus/<uuid>/mig                   marks the GPU as in MIG mode: made and removed by hand
 //! kernel.log                        the kernel's log, in the form of /dev/kmsg
 //! bin/nvidia-cuda-mps-{control,server}
 //! ```
@@ -39,9 +39,9 @@ pub enum WorldError {
     Profile {
         /// The profile as given.
         profile: String,
-        /// What is wrong with it.
+        /// Reason why it is refused.
         reason: String,
-        /// Those that exist, in words.
+        /// The known profiles, in words.
         known: String,
     },
     /// The directory already holds another host.
@@ -59,7 +59,7 @@ pub enum WorldError {
     Broken {
         /// The file that cannot be read as what it should be.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The file system refused.
@@ -67,7 +67,7 @@ pub enum WorldError {
     Io {
         /// The file concerned.
         path: PathBuf,
-        /// What it said.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -100,7 +100,7 @@ impl World {
         &self.host
     }
 
-    /// How long something takes here that took `recorded` on real hardware.
+    /// Scales a time that was recorded on real hardware to the time scale of this host.
     pub(crate) fn scaled(&self, recorded: Duration) -> Duration {
         recorded.mul_f64(self.time_scale)
     }
@@ -109,7 +109,7 @@ impl World {
         self.dir.join("dev").join(format!("nvidia{}", gpu.minor))
     }
 
-    /// The kernel's log, which servers of every user write.
+    /// Returns the path of the kernel's log, which servers of every user write.
     pub fn kernel_log(&self) -> PathBuf {
         self.dir.join("kernel.log")
     }
@@ -134,7 +134,7 @@ pub fn create(dir: &Path, profile: &str) -> Result<World, WorldError> {
     create_for(dir, profile, if small.is_file() { &small } else { &manager })
 }
 
-/// Like [`create`], for a caller that is not itself the binary which plays the programs: a test.
+/// Makes a world as [`create`] does, for a caller that is not itself the binary which plays the programs: a test.
 pub fn create_for(dir: &Path, profile: &str, program: &Path) -> Result<World, WorldError> {
     let wanted = profile::canonical(profile).map_err(|reason| bad_profile(profile, reason))?;
     fs::create_dir_all(dir).map_err(at(dir))?;
@@ -254,7 +254,7 @@ fn devices(world: &World) -> Result<(), WorldError> {
     fs::create_dir_all(&dev).map_err(at(&dev))?;
     for gpu in &world.host.gpus {
         let path = world.device_file(gpu);
-        // Not replaced: who has it open has this very file.
+        // An existing file is kept: processes have this very file open.
         if !path.exists() {
             write_once(&path, b"")?;
         }

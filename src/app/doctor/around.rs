@@ -21,15 +21,15 @@ use crate::http::server::check_address;
 use crate::mps::process::foreign::{Running, running};
 use crate::service::host::HostIsolation;
 
-/// What NVIDIA asks for daemon and servers (FACTS.md, "Starting, stopping, dying").
+/// Open files that NVIDIA asks for, for daemon and servers (FACTS.md, "Starting, stopping, dying").
 const OPEN_FILES: u64 = 16_384;
 /// Seconds of a day.
 const DAY: i64 = 24 * 3600;
-/// Threads and processes below which a few tenants are too many: a server has threads for each of its clients.
+/// Threads and processes below which even a few tenants exceed the limit: a server has threads for each of its clients.
 const TASKS: u64 = 4096;
 
 impl Examination {
-    /// Limits that daemons inherit: of the manager that serves, or else of this process.
+    /// Checks the limits that daemons inherit: those of the manager that serves, or else those of this process.
     pub(super) fn limits(&mut self) {
         let manager = self.manager.pid();
         let whose =
@@ -90,7 +90,7 @@ impl Examination {
             token.is_some_and(|token| contents.tokens.contains(token))
                 || contents.processes.contains(&identity)
         };
-        // Started from this runtime directory by a manager, whose database does not know it.
+        // A manager started it in this runtime directory, but the database does not know it.
         let is_lost = |daemon: &Running| {
             let seen = daemon.environment.as_ref().ok();
             seen.is_some_and(|seen| {
@@ -114,7 +114,7 @@ impl Examination {
         });
     }
 
-    /// The command that says what to do about a daemon, or ends it where no manager serves that could say.
+    /// Returns the command that shows a remedy for a daemon, or, where no manager serves, the command that ends the daemon.
     fn foreign_remedy(&self, daemon: &Running) -> String {
         let process = ClientId::from(daemon.identity);
         let owner = &daemon.owner;
@@ -205,7 +205,7 @@ impl Examination {
         self.add(check);
     }
 
-    /// An address that cannot be listened on: the manager's own, or another program's.
+    /// Checks an address that cannot be listened on: the manager's own, or another program's.
     fn in_use(&self, address: SocketAddr, error: &std::io::Error) -> Check {
         let in_use = |what: String| {
             Check::fail("listen", what, "stop what uses the port, or give another address with --listen")
@@ -239,7 +239,7 @@ impl Examination {
             Ok(None) => Check::skipped("certificate", "the API is served without TLS"),
             Err(error) => Check::fail("certificate", error.to_string(), "fix the files, or remove [tls]"),
             Ok(Some(pair)) => {
-                // In seconds.
+                // Both are in seconds.
                 let left = pair.not_after() - Clock::system().unix_ms() / 1000;
                 if left < 0 {
                     Check::fail(
@@ -284,8 +284,8 @@ impl Examination {
     }
 }
 
-/// The limit on threads and processes of a process's cgroup or of one above it, and the file that says so; `None` where
-/// there is none, or it may not be seen.
+/// Returns the lowest limit on threads and processes of a process's cgroup and those above it, and the file that sets it; `None` where
+/// there is none, or where it may not be read.
 fn tasks(pid: u32) -> Option<(u64, String)> {
     let path = cgroup(pid)?;
     let relative = Path::new(path.trim_start_matches('/'));

@@ -1,4 +1,4 @@
-//! What runs on the GPUs: what the manager says of its daemons, whose clients wait, and which namespaces processes live in.
+//! Processes on the GPUs: the conditions of the manager's daemons, clients that wait, and the namespaces that processes live in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,13 +16,13 @@ use crate::mps::process::foreign::{Running, running};
 use crate::mps::process::servers;
 use crate::supervisor::{ExposedDirectory, ExposureSearch, exposed_directories};
 
-/// How much of the end of a log is read for clients that wait.
+/// Bytes at the end of a log that are searched for waiting clients.
 const TAIL: usize = 64 << 10;
-/// After how long a daemon's directory that is mounted elsewhere is looked for again.
+/// Pause before the second search for mounts of a daemon's directory.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 impl Examination {
-    /// Limits that are not in force, faults, drift, partitions: what the manager that serves knows of its daemons.
+    /// Checks the daemons by the conditions that the manager reports: limits that are not in force, faults, drift, partitions.
     pub(super) fn daemons(&mut self, report: Option<DaemonReport>) {
         let check = match report {
             None => Check::skipped("daemons", "no manager serves"),
@@ -58,7 +58,7 @@ impl Examination {
         self.add(check);
     }
 
-    /// Clients that wait for another user's to leave, on daemons that serve one user at a time.
+    /// Checks for clients that wait for another user's clients to leave, on daemons that serve one user at a time.
     pub(super) fn waiting_users(&mut self) {
         let daemons = running(self.world.as_deref());
         let homes = self.config.runtime_dir.join("daemons");
@@ -84,7 +84,7 @@ impl Examination {
         });
     }
 
-    /// Processes that the driver lists and that have no entry in /proc: this is another PID namespace than the host's.
+    /// Checks for processes that the driver lists without an entry in /proc: this is another PID namespace than the host's.
     pub(super) fn pid_namespace(&mut self) {
         let unseen: Vec<String> = self
             .gpu_processes
@@ -111,7 +111,7 @@ impl Examination {
         });
     }
 
-    /// Containers that have a daemon's own directory mounted, with the socket by which its user administers it.
+    /// Checks for containers that mount a daemon's own directory, with the socket by which its user administers it.
     pub(super) fn privileged_socket(&mut self) {
         self.add(match self.exposed() {
             Err(error) => Check::skipped(
@@ -122,7 +122,7 @@ impl Examination {
                 let seen = |one: &ExposedDirectory| {
                     format!("{} of process {}", one.point.display(), one.process.pid)
                 };
-                // One may have the sockets of several daemons.
+                // One container may mount the directories of several daemons.
                 let places: BTreeSet<String> = search.found.iter().map(seen).collect();
                 Check::warn(
                     "privileged_socket",
@@ -153,7 +153,7 @@ impl Examination {
         });
     }
 
-    /// Who has the directory of a daemon mounted: of those in the runtime directory, and of those that the database knows as adopted.
+    /// Finds foreign mounts of daemons' directories: of daemons in the runtime directory, and of those that the database has as adopted.
     fn exposed(&self) -> io::Result<ExposureSearch> {
         let homes = self.config.runtime_dir.join("daemons");
         let mut pipes = Vec::new();
@@ -177,7 +177,7 @@ impl Examination {
                 continue;
             }
             controls.push(daemon.identity.pid);
-            // That of one in another mount namespace may be another directory here.
+            // In another mount namespace its path may name another directory here.
             let seen = daemon.environment.ok().filter(|seen| !is_managed && seen.reachable.is_ok());
             pipes.extend(seen.map(|seen| seen.pipe_directory));
         }
@@ -185,7 +185,7 @@ impl Examination {
         if first.found.is_empty() {
             return Ok(first);
         }
-        // What an engine starts has the host's mounts for a moment, until it has changed into its container.
+        // A process that an engine starts has the host's mounts for a moment, until it enters its container.
         std::thread::sleep(SECOND_LOOK);
         let mut second = exposed_directories(&pipes, &controls)?;
         second.found.retain(|one| first.found.iter().any(|before| before.process == one.process));
@@ -193,7 +193,7 @@ impl Examination {
     }
 }
 
-/// What a condition that needs attention is called, as `not ready (ServerExits)`.
+/// Names a condition that needs attention, as `not ready (ServerExits)`.
 fn called(condition: &Condition) -> String {
     match condition.kind {
         ConditionType::Ready => format!("not ready ({})", condition.reason),
@@ -201,7 +201,7 @@ fn called(condition: &Condition) -> String {
     }
 }
 
-/// The command for a condition that needs attention: the one that its message names, or one that shows more.
+/// Returns the command for a condition that needs attention: the one that its message names, or one that shows more.
 fn remedy(daemon: &str, condition: &Condition) -> String {
     let mut quoted = condition.message.split('`').skip(1).step_by(2);
     if let Some(command) = quoted.find(|words| words.starts_with("mps-manager ")) {
@@ -220,14 +220,14 @@ fn remedy(daemon: &str, condition: &Condition) -> String {
     }
 }
 
-/// The name of a daemon whose pipe directory is below the manager's own.
+/// Returns the name of a daemon whose pipe directory is below the manager's own.
 fn managed_name(daemon: &Running, homes: &Path) -> Option<String> {
     let seen = daemon.environment.as_ref().ok()?;
     let below = seen.pipe_directory.strip_prefix(homes).ok()?;
     Some(below.iter().next()?.to_string_lossy().into_owned())
 }
 
-/// The clients that wait at a daemon for its server, which is another user's.
+/// Describes the clients that wait while a daemon's server belongs to another user.
 fn waiting_users(daemon: &Running) -> Option<String> {
     let around = daemon.environment.as_ref().ok()?;
     let servers: BTreeSet<u32> = servers(daemon.identity.pid).iter().map(|server| server.pid).collect();

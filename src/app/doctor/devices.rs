@@ -138,17 +138,17 @@ impl Examination {
 }
 
 impl Examination {
-    /// A directory of this process's own, in which an old control program can be asked, with what the manager was told by it.
+    /// Makes a directory in which an old control program can be asked, with a copy of the answers that the manager got from it.
     fn directory_for_asking(&self) -> std::io::Result<OwnDirectory> {
         let own = OwnDirectory::new()?;
         let kept = Path::new(CONTROL_PROGRAM).with_extension("json");
-        // Who may not read it asks.
+        // Without the right to read that file, the program is asked again.
         let _ = fs::copy(self.config.runtime_dir.join(&kept), own.path().join(&kept));
         Ok(own)
     }
 }
 
-/// What the version of the programs lacks. Only what strangers can do with it is a reason to act.
+/// Checks the capabilities that the version of the programs lacks. Only a lack that strangers can exploit calls for action.
 fn capabilities_check(capability: &Capability) -> Check {
     let missing: Vec<String> = capability
         .list()
@@ -194,14 +194,14 @@ fn gpus_check(gpus: &[Gpu]) -> Check {
     Check::ok("gpus", names.join(", "))
 }
 
-/// The indices of those for which that holds, as words.
+/// Lists the indices of the GPUs that satisfy `which`, in words.
 fn those(gpus: &[Gpu], which: impl Fn(&Gpu) -> bool) -> Option<String> {
     let found: Vec<String> =
         gpus.iter().filter(|gpu| which(gpu)).map(|gpu| format!("GPU {}", gpu.index)).collect();
     (!found.is_empty()).then(|| found.join(", "))
 }
 
-/// What a GPU's generation lacks.
+/// Checks the capabilities that the generation of the GPUs lacks.
 fn capability_check(gpus: &[Gpu]) -> Check {
     if let Some(found) = those(gpus, Gpu::is_before_volta) {
         return Check::warn(
@@ -302,7 +302,7 @@ fn outside_check(inventory: &dyn Inventory, gpus: &[Gpu]) -> Check {
             format!("no limit holds them, and one on {found} keeps MPS and everybody else off it (error 46)")
         },
     );
-    // Whatever it is, one that calls itself a server of MPS may be one.
+    // Any process that is named like the server of MPS may be one.
     let (servers, others): (Vec<u32>, Vec<u32>) = pids.into_iter().partition(|pid| runs(*pid, SERVER));
     let words =
         |pids: &[u32], between: &str| pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(between);

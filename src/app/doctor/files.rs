@@ -20,9 +20,9 @@ use crate::mps::process::{DEFAULT_PIPE_DIRECTORY, check_reachable, usable_direct
 use crate::store::{self, schema::Schema};
 use crate::supervisor::tenants_directory;
 
-/// Below this a manager may fail any moment: a write-ahead log and a copy before a migration have no room.
+/// Free bytes below which a manager may fail any moment: a write-ahead log and a copy before a migration have no room.
 const NO_ROOM: u64 = 16 << 20;
-/// Below this it is time to free some.
+/// Free bytes below which some should be freed soon.
 const LITTLE_ROOM: u64 = 256 << 20;
 /// File systems over a network, by the number that `statfs` gives: NFS, CIFS, SMB2, Ceph, 9p, AFS, FUSE.
 const NETWORK: [(i64, &str); 7] = [
@@ -35,12 +35,12 @@ const NETWORK: [(i64, &str); 7] = [
     (0x6573_5546, "FUSE"),
 ];
 
-/// How long a manager may take to say that it is well.
+/// Longest time for a manager to report its health.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// What it says then.
+/// Answer of a healthy manager.
 const HEALTHY: &str = "HTTP/1.1 200";
 
-/// Asks a manager whether it is well; gives the beginning of its answer.
+/// Asks a manager for its health; returns the first bytes of its answer.
 async fn health(socket: &Path, trust: &Trust) -> std::io::Result<String> {
     let mut stream = tokio::net::UnixStream::connect(socket).await?;
     let uid = stream.peer_cred()?.uid();
@@ -53,15 +53,15 @@ async fn health(socket: &Path, trust: &Trust) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&status).into_owned())
 }
 
-/// A check of a path that `serve` would refuse.
+/// Makes the check of a path that `serve` would refuse.
 fn untrusted(id: &'static str, Untrusted { path, problem, remedy }: Untrusted) -> Check {
     Check::fail(id, format!("{} {problem}", path.display()), remedy)
 }
 
-/// Checks of a directory that has to exist or be created.
+/// State of a directory that has to exist or be created.
 enum DirectoryState {
     There(Metadata),
-    /// Its nearest parent that is there.
+    /// It is missing, and this is its nearest parent that exists.
     CanBeMade(PathBuf),
     Unusable(String),
 }
@@ -93,14 +93,14 @@ fn place(path: &Path) -> DirectoryState {
     }
 }
 
-/// The file system that a path is on, or would be, where that is one over a network.
+/// Returns the name of the network file system that a path is on, or would be on; `None` for a local one.
 fn network(path: &Path) -> Option<&'static str> {
     let there = path.ancestors().find(|parent| parent.exists())?;
     let kind = statfs(there).ok()?.f_type;
     NETWORK.into_iter().find(|(number, _)| *number == kind).map(|(_, name)| name)
 }
 
-/// A check of the schema of an intact database.
+/// Checks the schema of an intact database.
 fn schema(path: &Path, schema: Schema) -> Check {
     let known = store::schema::newest();
     let what = format!("{}, {schema}", path.display());
@@ -127,7 +127,7 @@ fn schema(path: &Path, schema: Schema) -> Check {
 }
 
 impl Examination {
-    /// Whether a manager holds the lock, found by trying to share it for a moment.
+    /// Checks whether a manager holds the lock, by trying to share it for a moment.
     pub(super) async fn manager(&mut self) {
         let path = self.config.state_dir.join("lock");
         let check = match fs::File::open(&path) {
@@ -325,13 +325,13 @@ impl Examination {
         self.add(check);
     }
 
-    /// Who may write where the manager does: root, who calls, and who serves.
+    /// Returns the users that may write where the manager does: root, the caller, and the user of the manager that serves.
     fn trust(&self) -> Trust {
         let serves = self.manager.pid().and_then(|pid| fs::metadata(format!("/proc/{pid}")).ok());
         serves.map_or_else(Trust::own, |process| Trust::own().and(process.uid()))
     }
 
-    /// Where the daemons' sockets are to be: the names that are known, or the shortest one.
+    /// Returns the paths of the daemons' sockets: of the daemons that are known, or of one with the shortest name.
     fn pipes(&self) -> Vec<PathBuf> {
         let names = self.contents.iter().flat_map(|contents| &contents.daemons);
         let managed = names.filter(|daemon| !daemon.spec.is_observed()).map(|daemon| daemon.name.to_string());
@@ -371,7 +371,7 @@ impl Examination {
         });
     }
 
-    /// Whether the users of tenants reach the sockets in their directories.
+    /// Checks that the users of tenants reach the sockets in their directories.
     pub(super) fn tenants(&mut self) {
         let Some(contents) = &self.contents else {
             self.add(Check::skipped("tenants", "tenants cannot be read from this database"));

@@ -1,7 +1,7 @@
-//! The examination of a host: what a manager needs here, and what of it is missing, with or without one that serves.
+//! The examination of a host: checks what a manager needs, and finds what is missing, with or without a manager that serves.
 //!
-//! Nothing is changed, nothing that is started stays, and CUDA is not touched: this process would be a client. The parts
-//! that `serve` uses are checked, so that what is found here is what `serve` would find.
+//! It changes nothing, leaves no process behind and does not use CUDA, which would make this process a client. It checks with the same
+//! code as `serve`, so that both find the same.
 
 mod around;
 mod clients;
@@ -63,17 +63,17 @@ pub const CHECKS: [&str; 36] = [
     "clock",
 ];
 
-/// What a running manager says of its daemons: the conditions of each; why it did not say.
+/// Conditions of each daemon, as a running manager reports them; the error says why it did not.
 pub type DaemonReport = Result<Vec<(String, Option<Vec<Condition>>)>, String>;
 
-/// Who serves from the state directory.
+/// The manager that serves from the state directory, if any.
 #[derive(Clone, Copy)]
 enum Manager {
-    /// Nobody.
+    /// No manager serves.
     None,
-    /// This process.
+    /// The process with this PID serves.
     Process(u32),
-    /// One that this user may not see.
+    /// A manager serves whose process this user may not see.
     Unseen,
 }
 
@@ -83,7 +83,7 @@ impl Manager {
     }
 }
 
-/// What the checks share.
+/// State that the checks share.
 struct Examination {
     config: Config,
     checks: Vec<Check>,
@@ -98,13 +98,13 @@ struct Examination {
     contents: Option<Contents>,
 }
 
-/// Refuses, as `serve` does, a simulated host that there is none of: nothing could be said of it.
+/// Refuses, as `serve` does, a simulated host of an unknown profile, which could not be examined.
 pub fn refuse_unknown(profile: &str) -> Result<(), StartupError> {
     sim::world::check_profile(profile).map_err(refused)
 }
 
-/// Examines the host as a manager with this configuration would find it; `fault` is why a file of it was refused, and `report` what
-/// the manager that serves says of its daemons.
+/// Examines the host as a manager with this configuration would find it. `fault` is the reason why a configuration file was refused, and
+/// `report` the state of the daemons as the manager that serves reports it.
 pub async fn examine(config: Config, fault: Option<String>, report: Option<DaemonReport>) -> Checkup {
     let sim = config.sim.clone();
     let world = sim.as_ref().map(|_| config.runtime_dir.join("sim"));

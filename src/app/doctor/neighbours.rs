@@ -1,4 +1,4 @@
-//! What else on the host has to do with GPUs: the kernel's log, cgroups, CDI specifications, other managers of MPS, Slurm.
+//! Other software of this host that uses or shares GPUs: the kernel's log, cgroups, CDI specifications, other managers of MPS, Slurm.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -19,13 +19,13 @@ use crate::mps::process::is_same_directory;
 
 /// The programs of container engines that take CDI devices.
 const ENGINES: [&str; 4] = ["dockerd", "podman", "containerd", "crio"];
-/// Programs that start MPS daemons, or hand out GPUs to be shared, by themselves.
+/// Programs of others that start MPS daemons, or share GPUs.
 const OTHER_MANAGERS: [&str; 9] = [
     "nvidia-device-plugin",
     "gpu-kubelet-plugin",
-    // The DRA driver's before it was called so.
+    // The former name of the DRA driver.
     "nvidia-dra-plugin",
-    // HAMi's and Volcano's, which limit memory by a library in each process.
+    // HAMi and Volcano, which limit memory by a library in each process.
     "hami-device-plugin",
     "vGPUmonitor",
     "volcano-vgpu-device-plugin",
@@ -33,19 +33,19 @@ const OTHER_MANAGERS: [&str; 9] = [
     NVIDIA_MPS,
     MIG_MANAGER,
 ];
-/// The one among them that shares GPUs by MPS for NVIDIA's device plugin.
+/// The one of these that shares GPUs by MPS for NVIDIA's device plugin.
 const NVIDIA_MPS: &str = "mps-control-daemon";
-/// Shows the daemon sets of a cluster.
+/// Command that lists the daemon sets of a cluster.
 const DAEMON_SETS: &str = "kubectl get daemonsets --all-namespaces";
-/// The one among them that is a service of systemd.
+/// The one of these that is a service of systemd.
 const MIG_MANAGER: &str = "nvidia-mig-manager";
-/// Where Slurm's configuration is, by hand or fetched from its controller.
+/// Directories of Slurm's configuration, written by hand or fetched from its controller.
 const SLURM: [&str; 3] = ["/etc/slurm", "/etc/slurm-llnl", "/run/slurm/conf"];
-/// The files there that enable its plugins for GPUs.
+/// Files there that may enable Slurm's plugins for GPUs.
 const SLURM_FILES: [&str; 2] = ["slurm.conf", "gres.conf"];
 
 impl Examination {
-    /// Errors of the driver in the kernel's log since the boot.
+    /// Checks the kernel's log for errors of the driver since the boot.
     pub(super) fn kernel_log(&mut self) {
         let log =
             self.world.as_ref().map_or_else(|| PathBuf::from(KERNEL_LOG), |world| world.join("kernel.log"));
@@ -64,7 +64,7 @@ impl Examination {
         });
     }
 
-    /// Whether the kernel can limit device memory by cgroup, and limits there that MPS knows nothing of.
+    /// Checks for limits on device memory by cgroup, which MPS knows nothing of, if the kernel can set any.
     pub(super) fn device_cgroup(&mut self) {
         let root = Path::new("/sys/fs/cgroup");
         let controllers = fs::read_to_string(root.join("cgroup.controllers"));
@@ -93,7 +93,7 @@ impl Examination {
         });
     }
 
-    /// CDI specifications that mount directories of tenants that are gone, and whether the manager can write its own.
+    /// Checks for CDI specifications that mount directories of deleted tenants, and that the manager can write its own.
     pub(super) fn cdi(&mut self) {
         let own = self.config.cdi_directory();
         let mut directories: Vec<PathBuf> = match &self.world {
@@ -140,8 +140,8 @@ impl Examination {
         });
     }
 
-    /// What a container that asks for a tenant's GPU by its UUID would not find. A host without container engines needs no such device, and
-    /// a simulated one has files in place of GPUs.
+    /// Describes the GPUs that a container engine would not find when a tenant's container asks for them by UUID. A host without container
+    /// engines needs no such devices, and a simulated one has files in place of GPUs.
     fn unresolved_gpus(&self, specifications: &[(PathBuf, Value)]) -> Option<String> {
         let devices = cdi::devices(specifications, GPU_KIND);
         let directories = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].map(Path::new);
@@ -162,7 +162,7 @@ impl Examination {
         })
     }
 
-    /// Services that start a control daemon at boot.
+    /// Checks for services that start a control daemon at boot.
     pub(super) fn mps_services(&mut self) {
         if self.world.is_some() {
             return self.add(Check::skipped("mps_services", "a simulated host has no services"));
@@ -187,7 +187,7 @@ impl Examination {
         });
     }
 
-    /// Programs that manage MPS too: two managers of one GPU undo each other's settings.
+    /// Checks for other programs that manage MPS: two managers of one GPU undo each other's settings.
     pub(super) fn other_managers(&mut self) {
         let found: Vec<CheckFinding> = other_managers()
             .into_iter()
@@ -198,7 +198,7 @@ impl Examination {
                 remedy: if name == MIG_MANAGER {
                     format!("systemctl disable --now {MIG_MANAGER}")
                 } else {
-                    // The others run as daemon sets of Kubernetes, whose names are the cluster's.
+                    // The others run as daemon sets of Kubernetes, whose names depend on the cluster.
                     DAEMON_SETS.to_owned()
                 },
             })
@@ -210,7 +210,7 @@ impl Examination {
         });
     }
 
-    /// Slurm's own MPS plugin, whose jobs would share GPUs without this manager.
+    /// Checks for Slurm's own MPS plugin, whose jobs would share GPUs without this manager.
     pub(super) fn slurm_mps(&mut self) {
         let directories: Vec<PathBuf> = match &self.world {
             Some(world) => vec![world.join("slurm")],
@@ -218,7 +218,7 @@ impl Examination {
         };
         let paths = directories.iter().flat_map(|directory| SLURM_FILES.map(|name| directory.join(name)));
         let (mut files, mut enabling, mut unreadable) = (0, Vec::new(), Vec::new());
-        // Files that these include come after them.
+        // The main files come before the files that they include.
         let (mut paths, mut seen): (VecDeque<PathBuf>, _) = (paths.collect(), BTreeSet::new());
         while let Some(path) = paths.pop_front() {
             if !seen.insert(path.clone()) {
@@ -258,7 +258,7 @@ impl Examination {
     }
 }
 
-/// The other managers that run here, by name and process.
+/// Finds the other managers that run here, by name and process.
 fn other_managers() -> Vec<(&'static str, u32)> {
     let name_in = |words: &[String]| {
         let mut names = words.iter().take(2).filter_map(|word| Path::new(word).file_name()?.to_str());
@@ -268,12 +268,12 @@ fn other_managers() -> Vec<(&'static str, u32)> {
     running.filter_map(|id| Some((name_in(&process::command(id.pid)?)?, id.pid))).collect()
 }
 
-/// Why a device plugin may not serve a kubelet from this directory: NVIDIA's serves it too, and shares the GPUs by MPS.
+/// Refuses a directory of device plugins that NVIDIA's plugin serves too: it shares the GPUs by MPS.
 pub fn refuse_beside_nvidia(plugin_dir: &Path) -> Result<(), String> {
     let entries = fs::read_dir(plugin_dir).into_iter().flatten().flatten();
     let is_served = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // A socket that nobody serves is a left-over.
+        // A socket without a listener was left behind.
         name.starts_with("nvidia") && UnixStream::connect(path).is_ok()
     };
     let Some(socket) = entries.map(|entry| entry.path()).find(is_served) else { return Ok(()) };
@@ -286,7 +286,7 @@ pub fn refuse_beside_nvidia(plugin_dir: &Path) -> Result<(), String> {
     ))
 }
 
-/// The files that a file of Slurm's configuration includes, those beside it without a directory.
+/// Returns the files that a file of Slurm's configuration includes; a name without a directory is beside that file.
 ///
 /// ```text
 /// include gpus.conf
@@ -301,7 +301,7 @@ fn included(text: &str, path: &Path) -> Vec<PathBuf> {
     names.map(|name| path.with_file_name(name)).collect()
 }
 
-/// Whether a file of Slurm's configuration enables its MPS plugin.
+/// Returns true if a file of Slurm's configuration enables its MPS plugin.
 ///
 /// Slurm allows blanks around `=`, and quotes around the value (`keyvalue_pattern` in its `parse_config.c`).
 ///
@@ -314,7 +314,7 @@ fn enables_mps(text: &str) -> bool {
     lines.any(|line| {
         let parts: Vec<&str> = line.split('=').collect();
         parts.windows(2).any(|pair| {
-            // The parser takes `+=`, `-=`, `*=` and `/=` for a key too; only one that takes away is harmless.
+            // The parser takes `+=`, `-=`, `*=` and `/=` for a key too; only `-=` takes the plugin away.
             let key = pair[0].trim_end_matches(['+', '*', '/']);
             let key = key.split_whitespace().next_back().unwrap_or_default().to_ascii_lowercase();
             let value = pair[1].split_whitespace().next().unwrap_or_default().trim_matches('"');
@@ -324,7 +324,7 @@ fn enables_mps(text: &str) -> bool {
     })
 }
 
-/// The errors of NVIDIA's driver, each number once, with how often it came.
+/// Lists the errors of NVIDIA's driver, each number once, with the number of its occurrences.
 fn xids(logged: &[LoggedXid]) -> Vec<String> {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     for xid in logged.iter().filter_map(|one| one.report.split(',').next()?.trim().parse().ok()) {
@@ -333,7 +333,7 @@ fn xids(logged: &[LoggedXid]) -> Vec<String> {
     counts.into_iter().map(|(xid, count)| format!("Xid {xid} ({})", counted(count, "time"))).collect()
 }
 
-/// The cgroups up to so many levels below a directory that limit device memory.
+/// Finds the cgroups that limit device memory, down to so many levels below a directory.
 fn limited(directory: &Path, levels: usize) -> Vec<String> {
     let text = fs::read_to_string(directory.join("dmem.max")).unwrap_or_default();
     let is_limited =
@@ -349,7 +349,7 @@ fn limited(directory: &Path, levels: usize) -> Vec<String> {
     found
 }
 
-/// Why the manager's CDI specification cannot be kept in this directory, and what to do.
+/// Returns the reason why the manager's CDI specification cannot be kept in this directory, and the remedy.
 fn unusable(directory: &CdiDirectory) -> Option<(String, String)> {
     let CdiDirectory { path, is_default } = directory;
     let shown = path.display();
@@ -367,7 +367,7 @@ fn unusable(directory: &CdiDirectory) -> Option<(String, String)> {
     }
 }
 
-/// The values of every `hostPath` in a specification.
+/// Collects the values of every `hostPath` in a specification.
 fn host_paths(value: &Value, found: &mut BTreeSet<PathBuf>) {
     match value {
         Value::Object(fields) => {

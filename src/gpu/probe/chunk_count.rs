@@ -1,4 +1,4 @@
-//! How many chunks a GPU has, as CUDA's own splitter counts them.
+//! Number of chunks of a GPU, as CUDA's own splitter counts them.
 //!
 //! A chunk lies in one GPC, and which multiprocessors of a GPC work differs from die to die, so the count does not
 //! follow from the number of multiprocessors. The splitter's smallest group is a chunk, and it gave 15 of them on
@@ -13,21 +13,21 @@ use crate::domain::GpuUuid;
 use crate::domain::gpu::ChunkCensus;
 use crate::gpu::report::{CudaDevice, Report};
 
-/// No daemon listens there, so a process that is given it runs outside MPS.
+/// A directory without a daemon: a process that is given it runs outside MPS.
 const NO_DAEMON: &str = "/nonexistent";
 
-/// Where to count.
+/// A request to count the chunks of GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CensusRequest {
     /// The directory of the sockets of the daemon that has the GPUs; `None` to count outside MPS.
     ///
     /// A client of a daemon with static partitions sees its partition only, so those are counted outside, too.
     pub pipe_directory: Option<PathBuf>,
-    /// The user to be.
+    /// User of the counting process.
     pub uid: u32,
     /// The GPUs.
     pub gpus: Vec<GpuUuid>,
-    /// When to give up waiting for CUDA.
+    /// Time after which the wait for CUDA is given up.
     pub timeout: Duration,
 }
 
@@ -51,8 +51,8 @@ pub enum CensusError {
 impl Prober {
     /// Counts the chunks of each GPU.
     ///
-    /// As a client of the daemon first, and outside MPS where the daemon's percentage prevents it: that is where a
-    /// process with its own context of the whole GPU may be for a moment, unless the compute mode forbids it.
+    /// Counts as a client of the daemon first, and outside MPS where the daemon's percentage prevents it: there the
+    /// process has a context of the whole GPU for a moment, unless the compute mode forbids it.
     pub async fn census(
         &self,
         request: &CensusRequest,
@@ -88,7 +88,7 @@ impl Prober {
     }
 }
 
-/// The chunks of each of `gpus` in a report.
+/// Reads the chunks of each of `gpus` from a report.
 fn counted(report: &Report, gpus: &[GpuUuid]) -> Result<BTreeMap<GpuUuid, ChunkCensus>, CensusError> {
     if let Some(failure) = &report.error {
         return Err(CensusError::Failed(format!("{}: {}", failure.name, failure.message)));
@@ -100,7 +100,7 @@ fn counted(report: &Report, gpus: &[GpuUuid]) -> Result<BTreeMap<GpuUuid, ChunkC
     gpus.iter().map(find).collect()
 }
 
-/// The groups of a device that are of the size of a chunk.
+/// Reads the groups of a device that have the size of a chunk.
 fn chunks(device: &CudaDevice) -> Result<ChunkCensus, CensusError> {
     let unknown = || CensusError::NoSplitter(device.uuid.clone());
     let chunk_sms = device.compute_capability.ok_or_else(unknown)?.chunk_sms();
@@ -110,7 +110,7 @@ fn chunks(device: &CudaDevice) -> Result<ChunkCensus, CensusError> {
     }
     Ok(ChunkCensus {
         sms: device.sms,
-        // Where the splitter's smallest group is larger after all, that is what is counted.
+        // If the splitter's smallest group is larger than a chunk, its groups are counted instead.
         chunk_sms: split.sms_per_group,
         chunks: split.groups,
         left_over_sms: split.remaining,
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::gpu::report::{Failure, ProbeFailure};
 
-    /// What an H200 answered outside MPS (recording hardware/10), with the capability that is reported since.
+    /// Report of an H200 outside MPS (recording hardware/10), with the compute capability, which probes report since then.
     const OUTSIDE: &str = r#"{"schema":1,"pid":474,"driver_version":"580.159.04","cuda_version":"13.0","mps":false,"init_ms":92.5,
         "devices":[{"ordinal":0,"uuid":"GPU-13dc5e2c-c325-9824-495b-64a6d94e666f","name":"NVIDIA H200","compute_capability":"9.0",
         "mps":false,"sms":132,"memory_free":149557477376,"memory_total":150109880320,"context_ms":93.2,

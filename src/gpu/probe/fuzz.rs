@@ -1,4 +1,4 @@
-//! What a CUDA probe's process may have printed, at volume.
+//! Output of a CUDA probe's process, at volume.
 
 use super::*;
 use crate::fuzz::Inputs;

@@ -1,4 +1,4 @@
-//! `mps-manager cuda-probe`: what a real CUDA process sees in the environment it is started in.
+//! `mps-manager cuda-probe`: reports what a real CUDA process sees in the environment in which it is started.
 //!
 //! The command starts itself once more as a child, and only the child touches CUDA. So whatever CUDA does (a
 //! crash in the driver's library, a panic for want of a symbol, waiting forever in MPS's queue of clients)
@@ -11,7 +11,7 @@
 //! (tests/fixtures/hardware/10-h200-x1-probe.txt). So the child is left to wait, in a process group of its own
 //! so that an interrupt from the terminal passes it by, and ends by itself as soon as `cuInit` returns.
 //!
-//! The server has the same done by a [`Prober`], in the environment and as the user of a tenant.
+//! In the server a [`Prober`] does this, in the environment and as the user of a tenant.
 //!
 //! One JSON object goes to stdout, a [`Report`]. Exit code 0 says that CUDA worked, 3 that it did not (`error`
 //! says why), 2 that the arguments are wrong.
@@ -37,10 +37,10 @@ pub use prober::{ProbeRequest, Prober};
 /// Exit code when CUDA refuses, or is not there.
 const REFUSED: u8 = 3;
 
-/// How much of a crashed child's stderr goes into the answer.
+/// Most bytes of a crashed child's stderr in the answer.
 const STDERR_SHOWN: usize = 2000;
 
-/// How long a child that has closed its output may take to end.
+/// Longest time for a child that has closed its output to end.
 const ENDING_GRACE: Duration = Duration::from_secs(2);
 
 /// Arguments of `mps-manager cuda-probe`.
@@ -80,11 +80,11 @@ pub fn run(args: &ProbeArgs) -> ExitCode {
     exit_code(&report)
 }
 
-/// The child: uses CUDA and says what it saw.
+/// Runs the child: uses CUDA and prints its report.
 fn run_child(args: &ProbeArgs) -> ExitCode {
     let parent = rustix::process::getppid();
     if args.announce {
-        // The end of the input says all there is to know, and so does an error.
+        // The end of the input is the signal to begin, and so is an error.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
     }
     let still_wanted = || rustix::process::getppid() == parent;
@@ -95,7 +95,7 @@ fn run_child(args: &ProbeArgs) -> ExitCode {
     exit_code(&report)
 }
 
-/// This program once more, as the child.
+/// Makes the command that starts this program once more, as the child.
 fn child_command(args: &ProbeArgs) -> Command {
     // Not the path: the file there may have been replaced since this process started.
     let mut command = Command::new("/proc/self/exe");
@@ -144,7 +144,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> 
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What came before a failure is still worth showing.
+            // Output before a failure is still worth showing.
             let _ = pipe.read_to_end(&mut bytes);
         }
         // Nobody listens now once the deadline has passed.
@@ -153,12 +153,12 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> 
     receiver
 }
 
-/// The report in the child's output: its last line, in case a library wrote to stdout before it.
+/// Reads the report from the child's output: its last line, in case a library wrote to stdout before it.
 fn answer(stdout: &[u8]) -> Option<Report> {
     stdout.split(|byte| *byte == b'\n').rev().find_map(|line| serde_json::from_slice(line).ok())
 }
 
-/// Waits for the end of a child that should be ending.
+/// Waits for a child that is about to end.
 fn wait(child: &mut Child) -> Option<ExitStatus> {
     const PAUSE: Duration = Duration::from_millis(5);
     let mut waited = Duration::ZERO;
@@ -208,7 +208,7 @@ fn print(report: &Report) {
 }
 
 fn print_line(text: &str) {
-    // A reader that has gone away learns nothing from an error either.
+    // A reader that is gone would not see an error either.
     let _ = writeln!(std::io::stdout().lock(), "{text}");
 }
 

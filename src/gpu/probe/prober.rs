@@ -1,11 +1,11 @@
 //! The probe as a part of the server: what a fresh CUDA process sees in an environment that is handed out.
 //!
-//! Each probe is one process of this program (`cuda-probe`), which starts and watches the one that uses CUDA. It
-//! becomes the user by itself, with all of the user's groups. What always holds:
+//! Each probe is one process of this program (`cuda-probe`), which starts and watches the one that uses CUDA. It becomes the user by
+//! itself, with all of the user's groups. Invariants:
 //! - It has the variables of the request, those that every process of this host needs, and no other of ours.
-//! - An answer comes in time. A process that MPS lets wait is left to wait (the module above says why), and while it
-//!   does, no second one is sent to wait beside it: the answer is the same `timeout` at once.
-//! - No more than [`AT_ONCE`] probes at a time on this host: each takes GPU memory for its context for a moment.
+//! - An answer comes in time. A process that MPS lets wait is left waiting (the module above says why), and meanwhile no second process is
+//!   sent to wait beside it: later requests get the same `timeout` at once.
+//! - No more than [`AT_ONCE`] probes run at a time on this host: each takes GPU memory for its context for a moment.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -31,25 +31,25 @@ const AT_ONCE: usize = 4;
 /// The longest deadline of a probe.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// How much longer than its deadline the watching process may take to say so.
+/// Time beyond its deadline in which the watching process has to report the timeout.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// For how long a process is known as a probe: it may be admitted late, and others may have its number after it.
+/// Time for which a process is known as a probe: it may be admitted late, but another process may get its number later.
 const OWN_FOR: Duration = Duration::from_secs(660);
 
 /// Names the directory of a daemon's sockets to its clients.
 pub(super) const PIPE_ENV: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
-/// As which user to probe.
+/// A request for a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeRequest {
     /// The environment, as a tenant's processes are given it.
     pub variables: BTreeMap<String, String>,
-    /// The user to be; only root may be another than itself.
+    /// User of the probe; only root may choose another than itself.
     pub uid: u32,
     /// Also find the largest single allocation up to this size on each device.
     pub allocate_up_to: Option<MemoryLimit>,
-    /// When to give up waiting for CUDA, rounded up to whole seconds, 10 minutes at most.
+    /// Time after which the wait for CUDA is given up, rounded up to whole seconds, 10 minutes at most.
     pub timeout: Duration,
 }
 
@@ -72,21 +72,21 @@ struct WaitingProbe {
 }
 
 impl Prober {
-    /// A prober that runs this program; `extra_env` is the environment of a simulated host's processes.
+    /// Makes a prober that runs this program; `extra_env` is the environment of a simulated host's processes.
     pub fn new(extra_env: &[(OsString, OsString)]) -> Self {
         // Not the path: the file there may have been replaced since this process started.
         Self::with_program("/proc/self/exe".into(), extra_env)
     }
 
-    /// The same with another binary of this program.
+    /// Makes a prober that runs another binary of this program.
     pub fn with_program(program: PathBuf, extra_env: &[(OsString, OsString)]) -> Self {
-        // Where the driver's libraries are is the host's affair, and a limit of nobody.
+        // The driver's libraries are at a place of the host's; this variable sets no limit.
         let libraries = std::env::var_os("LD_LIBRARY_PATH").map(|path| ("LD_LIBRARY_PATH".into(), path));
         let base = libraries.into_iter().chain(extra_env.iter().cloned()).collect();
         Self { program, base, places: Semaphore::new(AT_ONCE), left: Mutex::default(), own: Mutex::default() }
     }
 
-    /// Runs one verification; gives what the client saw, or why there is nothing.
+    /// Runs one verification; returns what the client saw, or the error.
     ///
     /// A caller that stops waiting cancels nothing: the probe runs to its end.
     pub async fn see(&self, request: &ProbeRequest) -> Report {
@@ -126,7 +126,7 @@ impl Prober {
         command
     }
 
-    /// Returns whether a process is a probe of this host, or was one a short time ago.
+    /// Returns true if a process is a probe of this host, or was one a short time ago.
     pub fn is_own(&self, pid: u32) -> bool {
         let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         own.get(&pid).is_some_and(|since| since.elapsed() < OWN_FOR)
@@ -138,7 +138,7 @@ impl Prober {
         own.extend(pid.map(|pid| (pid, Instant::now())));
     }
 
-    /// The process that an earlier probe of the same user left waiting at the same daemon, if it waits still.
+    /// Returns the process that an earlier probe of the same user left waiting at the same daemon, if it still waits.
     fn still_waiting(&self, request: &ProbeRequest) -> Option<u32> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         left.retain(|left| process::is_alive(left.id));
@@ -156,7 +156,7 @@ impl Prober {
         left.push(WaitingProbe { id, pipe_directory, uid: request.uid });
     }
 
-    /// Runs the watching process to its end, or leaves it when it does not come to one.
+    /// Runs the watching process to its end, or leaves it running if it does not end in time.
     async fn run(&self, mut command: Command, timeout: Duration) -> Report {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(false);
         let until = Instant::now() + timeout;
@@ -175,7 +175,7 @@ impl Prober {
             let mut printed = Vec::new();
             output.read_until(b'\n', &mut printed).await?;
             let client = String::from_utf8_lossy(&printed).trim().parse().ok();
-            // Known before it can reach a daemon, whose log would show it as a client like any other.
+            // Noted before it can reach a daemon, whose log shows it as a client like any other.
             self.note_own(client);
             drop(input);
             let (ended, _) = tokio::try_join!(child.wait_with_output(), output.read_to_end(&mut printed))?;

@@ -30,7 +30,7 @@ const NO_SERVER: u32 = 1;
 /// The option for several users of a program that does not describe itself (recorded with driver 555).
 pub(super) const MULTI_USER: &str = "-multiuser-server";
 
-/// What a control program knew when a daemon of it was asked.
+/// Commands and options that a control program knew when a daemon of it was asked.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct KnownCommands {
     program: PathBuf,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// The oldest version that is managed: CUDA 12.0.
 pub(super) const OLDEST: u32 = 12_000;
-/// How long `-v` and `--help` may take together.
+/// Longest time for `-v` and `--help` together.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Why a control program could not be used.

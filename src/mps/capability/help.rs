@@ -1,4 +1,4 @@
-//! What a control program says about itself, without a daemon: `-v` and `--help`, from driver 580 on.
+//! Description of a control program by itself, without a daemon: `-v` and `--help`, from driver 580 on.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::host::OwnChild;
 
 /// The most output that is read of either.
 const MOST: u64 = 256 << 10;
-/// How `--help` of every version begins (recordings 01 and 22).
+/// First words of `--help` in every version (recordings 01 and 22).
 const BANNER: &str = "CUDA MPS Control for Linux/";
 
-/// What it says.
+/// The description that a control program gives of itself.
 pub(super) struct Described {
     pub(super) version: u32,
     pub(super) commands: BTreeSet<String>,
@@ -42,7 +42,7 @@ pub(super) async fn read(program: &InstalledProgram, place: &Path) -> Result<Opt
     Ok(Some(Described { version, commands, options }))
 }
 
-/// What it says to `-v` and to `--help`, as it is.
+/// Returns the output of `-v` and of `--help`, unchanged.
 pub async fn words(program: &InstalledProgram, place: &Path) -> Result<(String, String), ProbeError> {
     let until = Instant::now() + DEADLINE;
     Ok((run(program, "-v", place, until).await?, run(program, "--help", place, until).await?))

@@ -1,9 +1,9 @@
-//! What an installed control program can do: learnt, not assumed.
+//! Capabilities of an installed control program: learnt, not assumed.
 //!
-//! From driver 580 on a program says it itself ([`help`]). Older ones say nothing about themselves (recording 22): a daemon of theirs
-//! is started in a directory of its own, asked which commands it knows, and ended ([`ask`]), and their version is the driver's. Neither
-//! touches a GPU. An unknown option exits 0 with no daemon started (FACTS.md, "Starting, stopping, dying"), so an option is used only
-//! where `--help` lists it.
+//! From driver 580 on a program describes itself ([`help`]). Older ones do not (recording 22): a daemon of theirs is started in a
+//! directory of its own, asked which commands it knows, and ended ([`ask`]), and their version is the driver's. Neither touches a GPU. An
+//! unknown option exits 0 with no daemon started (FACTS.md, "Starting, stopping, dying"), so an option is used only where `--help` lists
+//! it.
 
 mod ask;
 mod error;
@@ -39,7 +39,7 @@ const REQUIRED: [&str; 6] = [
     "set_default_client_priority",
 ];
 
-/// What a control program can do.
+/// Capabilities of a control program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
     /// Its version, 13000 for CUDA 13.0: as `-v` says, or else the driver's.
@@ -62,7 +62,7 @@ pub enum VersionSource {
     Program,
     /// It is the driver's.
     Driver,
-    /// What it knows: it is that version or a later one.
+    /// The commands that it knows: it is that version or a later one.
     Commands,
 }
 
@@ -155,8 +155,8 @@ impl Capability {
         }
     }
 
-    /// Why the program cannot work with the driver that runs: it is of another one. Both may have been replaced since the program was asked,
-    /// so its file is read anew.
+    /// Returns the reason why the program cannot work with the driver that runs: it is of another one. Both may have been replaced since
+    /// the program was asked, so its file is read anew.
     pub fn other_driver(&self, driver: &RunningDriver) -> Option<String> {
         let of_driver = driver.cuda.as_deref().and_then(version_number);
         let runs = |since: u32| of_driver.is_some_and(|version| version >= since);
@@ -168,13 +168,13 @@ impl Capability {
         other_driver(&self.program, program_file::driver(&self.program).as_deref(), driver, older_than)
     }
 
-    /// The same of the program that a process runs.
+    /// Returns the reason why the program that a process runs cannot work with the driver that runs: it is of another one.
     pub fn process_of_other_driver(&self, pid: u32, driver: &RunningDriver) -> Option<String> {
         let path = PathBuf::from(format!("/proc/{pid}/exe"));
         other_driver(&path, program_file::driver(&path).as_deref(), driver, None)
     }
 
-    /// Whether it can divide a GPU into static partitions of SMs (13.1 and later; not recorded here).
+    /// Returns true if it can divide a GPU into static partitions of SMs (13.1 and later; not recorded here).
     pub fn static_partitions(&self) -> bool {
         self.commands.contains("sm_partition") && self.options.contains("-S")
     }
@@ -214,20 +214,20 @@ impl Capability {
         }
     }
 
-    /// Whether a daemon says of a server whether it takes clients (`get_server_status`).
+    /// Returns true if a daemon reports the status of a server, which shows if the server takes clients (`get_server_status`).
     pub fn server_status(&self) -> bool {
         self.commands.contains("get_server_status")
     }
 
-    /// Whether a daemon takes changes of its defaults from its own user and root alone. Up to CUDA 12.2 it does not (recording 22);
-    /// of 12.3 nothing is recorded.
+    /// Returns true if a daemon takes changes of its defaults from its own user and root alone. Up to CUDA 12.2 it takes them from
+    /// everybody (recording 22); of 12.3 nothing is recorded.
     pub fn guarded_defaults(&self) -> bool {
         self.binary_version >= GUARDED_SINCE
     }
 
-    /// What depends on the version, and why what is missing is missing.
+    /// Lists the capabilities that depend on the version, each missing one with the reason.
     ///
-    /// Empty where nothing is known yet.
+    /// Empty while nothing is known.
     pub fn list(&self) -> Vec<HostCapability> {
         if self.binary_version == 0 {
             return Vec::new();
@@ -274,7 +274,7 @@ impl Capability {
         if self.is_least() { format!("{version} or later") } else { version }
     }
 
-    /// Whether the version is known by what the program can do alone, so that it may be a later one.
+    /// Returns true if the version is known only by the program's commands, so that it may be a later one.
     pub fn is_least(&self) -> bool {
         self.version_from == VersionSource::Commands && self.binary_version > 0
     }

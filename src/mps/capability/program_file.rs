@@ -24,7 +24,7 @@ fn named(bytes: &[u8]) -> Option<String> {
     String::from_utf8(version.to_vec()).ok()
 }
 
-/// Whether that is a driver's version: three digits, then two or three, and mostly two more.
+/// Returns true for a driver's version: three digits, then two or three, and mostly two more.
 fn is_driver_version(string: &[u8]) -> bool {
     let parts: Vec<&[u8]> = string.split(|byte| *byte == b'.').collect();
     let digits = |part: &[u8], count: std::ops::RangeInclusive<usize>| {

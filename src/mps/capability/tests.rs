@@ -1,4 +1,4 @@
-//! What is read of a program, and which programs are refused.
+//! Tests of the capabilities that are read from a program, and of the programs that are refused.
 
 use std::fs;
 

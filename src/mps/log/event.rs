@@ -1,4 +1,4 @@
-//! What a message of a log says.
+//! Meaning of a log's messages.
 
 /// A client as the logs name it. Context 0 is the process itself, 1 and up are its contexts on GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub struct LogClient {
     pub context: u32,
 }
 
-/// What a message says. MPS's own words stand above the function that reads them.
+/// Meaning of a message. MPS's own words stand above the function that reads them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "fields are the numbers of the message")]
 pub enum LogEvent {
@@ -114,7 +114,7 @@ pub enum LogEvent {
     Other(String),
 }
 
-/// What the messages before say about the next one.
+/// Context from earlier messages that the next one needs.
 #[derive(Debug, Default)]
 pub(super) struct PrecedingMessages {
     list: Option<(u32, FaultList)>,

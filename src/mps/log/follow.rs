@@ -21,12 +21,12 @@ pub struct Follow {
     given: u64,
 }
 
-/// What a log has gained.
+/// Messages that a log has gained.
 #[derive(Debug, Default)]
 pub struct Gained {
     /// The messages, in their order.
     pub records: Vec<LogRecord>,
-    /// Whether messages may have been missed: there were too many, or another program emptied or replaced the log.
+    /// True if messages may have been missed: there were too many, or another program emptied or replaced the log.
     pub skipped: bool,
 }
 
@@ -42,7 +42,7 @@ impl Follow {
         Self { path, reader: Reader::default(), inode: Some(inode), offset, given: offset }
     }
 
-    /// How far it was read: every message up to there was given. `None` before there was a log.
+    /// Returns the place up to which the log was read and every message given. `None` before there was a log.
     pub fn place(&self) -> Option<FilePlace> {
         Some(FilePlace { inode: self.inode?, offset: self.given })
     }
@@ -55,7 +55,7 @@ impl Follow {
         self.read_to(u64::MAX)
     }
 
-    /// The same up to an offset in the log.
+    /// Reads like [`Self::read`], up to an offset in the log.
     pub fn read_to(&mut self, end: u64) -> Gained {
         match self.try_read(end) {
             Ok(gained) => gained,
@@ -68,7 +68,7 @@ impl Follow {
         }
     }
 
-    /// How many bytes of it were read.
+    /// Returns the number of bytes that were read.
     pub fn offset(&self) -> u64 {
         self.offset
     }

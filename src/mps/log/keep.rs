@@ -1,6 +1,6 @@
-//! What a log said before it was emptied, kept beside it without the lines of our own sessions.
+//! Content of a log before it was emptied, kept beside it without the lines of our own sessions.
 //!
-//! Two files at most, each with a bound: `control.log.kept`, and `control.log.kept.1`, which held what came before.
+//! There are two files at most, each with a bound: `control.log.kept`, and `control.log.kept.1` with the older content.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};

@@ -39,13 +39,13 @@ pub enum LogSource {
 pub struct LogRecord {
     /// When, by the host's local clock; MPS writes no time zone.
     pub at: DateTime,
-    /// Who.
+    /// The part of MPS that wrote it.
     pub source: LogSource,
     /// The writer's PID.
     pub pid: u32,
     /// The message as it stands; lines without a prefix continue the one before.
     pub text: String,
-    /// What it says.
+    /// Its meaning.
     pub event: LogEvent,
 }
 
@@ -137,8 +137,8 @@ pub fn bound(path: &Path, max_bytes: u64, before: impl FnOnce()) -> io::Result<b
     Ok(true)
 }
 
-/// What a control process wrote last about itself, in one line: no banner of its start, and nothing of its callers and clients,
-/// which it writes all the time.
+/// Returns the last message of a control process about itself, in one line: no banner of its start, and nothing about its callers and
+/// clients, which it mentions all the time.
 pub fn last_word(records: &[LogRecord], pid: u32) -> Option<String> {
     let of_itself = |record: &&LogRecord| {
         record.pid == pid

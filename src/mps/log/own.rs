@@ -13,12 +13,12 @@
 //! [2026-11-21 02:54:14.673 Control   896] UI closed
 //! ```
 //!
-//! What MPS says of servers and clients is never ours, whatever session is open meanwhile. A caller that forges a delimiter
+//! Messages of MPS about servers and clients are never ours, whatever session is open meanwhile. A caller that forges a delimiter
 //! hides a session here, and nothing that it changes: getters show it.
 
 use super::{LogEvent, event, prefixed};
 
-/// Whether a line is one of the manager's delimiters: `zz-`, 16 hexadecimal digits, a dash and a number.
+/// Returns true if a line is one of the manager's delimiters: `zz-`, 16 hexadecimal digits, a dash and a number.
 pub fn is_own_delimiter(line: &str) -> bool {
     let Some((nonce, number)) = line.strip_prefix("zz-").and_then(|rest| rest.split_once('-')) else {
         return false;
@@ -117,7 +117,7 @@ fn verdict(text: &str, open: &mut Open, undecided: &mut Vec<usize>, own: &mut [b
     }
 }
 
-/// What is left of a piece of control.log without the lines of our sessions.
+/// Returns a piece of control.log without the lines of our sessions.
 pub(super) fn without_own(bytes: &[u8]) -> Vec<u8> {
     let lines = || bytes.split_inclusive(|b| *b == b'\n');
     let own = own_lines(lines());

@@ -17,9 +17,9 @@ const LONGEST_LINE: usize = 2_000;
 pub enum Part {
     /// Its end.
     Last,
-    /// What stands before this offset, in bytes.
+    /// The lines before this offset, in bytes.
     Before(u64),
-    /// What stands from this offset on, in bytes.
+    /// The lines from this offset on, in bytes.
     From(u64),
 }
 
@@ -43,11 +43,11 @@ pub struct Excerpt {
     pub to: u64,
     /// Size of the file, in bytes.
     pub size: u64,
-    /// How many lines of the manager's own sessions are left out.
+    /// Number of lines of the manager's own sessions that are left out.
     pub hidden: usize,
 }
 
-/// Whether lines of the manager's own sessions are given.
+/// Treatment of lines of the manager's own sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OwnSessions {
     /// They are left out and counted.

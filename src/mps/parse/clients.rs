@@ -5,7 +5,7 @@
 
 use super::{ParseError, missing_server, not_understood, pids, shown, text};
 
-/// What `ps` lists.
+/// Clients that `ps` lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Clients {
     /// There is no server, so there are no clients.
@@ -32,7 +32,7 @@ pub struct ClientRow {
     pub device_prefix: String,
     /// Inode of its PID namespace.
     pub namespace: u64,
-    /// What it calls itself, without trailing blanks.
+    /// Command name that it gives itself, without trailing blanks.
     pub command: String,
 }
 
@@ -58,7 +58,7 @@ pub struct DeviceContext {
     pub context: u32,
 }
 
-/// What became of a `terminate_client`.
+/// Result of a `terminate_client`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Terminated {
     /// The client's work on the GPU is over.

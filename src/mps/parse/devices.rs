@@ -4,7 +4,7 @@ use crate::domain::GpuUuid;
 
 use super::{ParseError, missing_server, not_understood, shown, text};
 
-/// What `device_query` lists.
+/// Devices that `device_query` lists.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Devices {
     /// The daemon's own list, then each server's.

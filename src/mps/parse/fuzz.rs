@@ -13,7 +13,7 @@ use super::*;
 use crate::domain::{GpuUuid, MemoryLimit, PartitionId, ThreadPercentage};
 use crate::fuzz::{Inputs, values};
 
-/// What every reply may be instead of a value.
+/// Refusals that may come in place of any reply.
 const REFUSALS: [&str; 6] = [
     "Unknown command \"lspart\"\n",
     "Insufficient privileges for UID 65534. Control deamon settings can only be modified by the user who started it or by the root user.\n",

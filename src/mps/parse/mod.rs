@@ -33,7 +33,7 @@ pub enum ParseError {
     /// The daemon obeys its own uid and root only, by the privileged socket.
     #[error("the daemon refused: {text}")]
     InsufficientPrivileges {
-        /// What it said.
+        /// The daemon's message.
         text: String,
     },
     /// The daemon does not know the command: it is of an older version.
@@ -51,15 +51,15 @@ pub enum ParseError {
     /// The daemon refused for a reason of this command.
     #[error("the daemon refused: {text}")]
     Refused {
-        /// What it said.
+        /// The daemon's message.
         text: String,
     },
     /// The reply is not of a shape that was ever seen.
     #[error("the reply is not {expected}: {reply:?}")]
     NotUnderstood {
-        /// What should have come.
+        /// Description of the reply that was expected.
         expected: &'static str,
-        /// What came, bytes that are no UTF-8 as U+FFFD, cut after 400 characters.
+        /// The reply, bytes that are no UTF-8 as U+FFFD, cut after 400 characters.
         reply: String,
     },
 }

@@ -7,7 +7,7 @@ use super::{ParseError, not_understood, shown, text};
 use crate::domain::PartitionId;
 use crate::domain::partitions::PartitionRef;
 
-/// What `lspart` lists.
+/// Devices and partitions that `lspart` lists.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Partitions {
     /// The devices.
@@ -42,7 +42,7 @@ pub struct Partition {
     pub chunks: u32,
     /// Its SMs, which may be more than its chunks make: the left-over ones go somewhere.
     pub sms: u32,
-    /// Whether a client uses it; `None` where the daemon does not say.
+    /// True if a client uses it; `None` where the daemon does not say.
     pub in_use: Option<bool>,
 }
 

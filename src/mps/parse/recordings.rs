@@ -1,6 +1,6 @@
 //! Every recorded reply and log line, through the parser of its command.
 //!
-//! What no parser takes stands in the tables below; a change of either side shows here first.
+//! Replies and lines that no parser takes stand in the tables below; a change of either side shows here first.
 
 use crate::domain::daemon::ServerStatus;
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ fn recordings() -> Vec<(String, String)> {
     files
 }
 
-/// How a reply was taken: a value, or a word for what it is instead.
+/// Parses a reply and returns the outcome in words: a value, or the kind of refusal or error.
 fn taken(command: &str, reply: &[u8]) -> String {
     fn outcome<T>(read: Result<T, ParseError>, surprise: impl Fn(&T) -> bool) -> String {
         match read {

@@ -10,7 +10,7 @@ use super::{ParseError, missing_server, not_understood, pids, shown, text};
 pub enum LimitReading {
     /// Whole MiB, as this crate sets them.
     Whole(MemoryLimit),
-    /// What another program set and MPS misread, such as `17179869183G` (recording 03).
+    /// A value that another program set and MPS misread, such as `17179869183G` (recording 03).
     Nonsense(String),
 }
 

@@ -1,4 +1,4 @@
-//! Who else uses a daemon: control processes of others in its pipe directory.
+//! Other users of a daemon: control processes of others in its pipe directory.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -17,9 +17,9 @@ pub struct ForeignCaller {
     pub identity: Identity,
     /// Its user.
     pub uid: Option<u32>,
-    /// Whether it is stopped (SIGSTOP).
+    /// True if it is stopped (SIGSTOP).
     pub stopped: bool,
-    /// Who started it: PID and command line.
+    /// The process that started it: PID and command line.
     pub parent: Option<(u32, String)>,
 }
 
@@ -43,7 +43,7 @@ pub fn callers(pipe_directory: &Path, daemon: Identity) -> Vec<ForeignCaller> {
         .collect()
 }
 
-/// Whether a command line is the control program's as a caller: a daemon has options.
+/// Returns true if a command line is the control program's as a caller: a daemon has options.
 fn calls(words: &[String]) -> bool {
     let program =
         words.iter().take(2).position(|word| Path::new(word).file_name() == Some(OsStr::new(CONTROL)));

@@ -31,7 +31,7 @@ pub enum DirectoryError {
     Path {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it, and what would be right.
+        /// Description of the fault, and the remedy.
         reason: String,
     },
     /// A tenant could not reach the pipes, and would run outside MPS without noticing.
@@ -43,7 +43,7 @@ pub enum DirectoryError {
     Unreachable {
         /// The offending directory.
         path: PathBuf,
-        /// Who has to pass.
+        /// The user that has to pass.
         uid: u32,
         /// Its permission bits.
         mode: u32,
@@ -60,7 +60,7 @@ pub enum DirectoryError {
     Unsafe {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the fault.
         reason: String,
     },
     /// The system refused.
@@ -68,7 +68,7 @@ pub enum DirectoryError {
     Io {
         /// The directory.
         path: PathBuf,
-        /// What it said.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -83,10 +83,10 @@ pub fn check_directories(pipe: &Path, log: &Path, uid: Option<u32>) -> Result<()
     make(log, OPEN)
 }
 
-/// The same for directories of a daemon that nobody else has to do with: the logs are the manager's alone, since a server gets them
-/// opened, and through the pipe directory pass those who may (recorded on an H200, `tests/fixtures/hardware`, 26).
+/// Checks and makes both directories of a daemon that nobody else has to do with. The logs are the manager's alone, since a server gets
+/// them opened; users with `access` pass through the pipe directory (recorded on an H200, `tests/fixtures/hardware`, 26).
 ///
-/// `above` are those on the way to them, whose names nobody else reads.
+/// `above` are the directories on the way to them, whose names nobody else reads.
 pub fn keep_directories(
     above: &[&Path],
     pipe: &Path,
@@ -171,7 +171,7 @@ fn check_existing(path: &Path) -> Result<(), DirectoryError> {
     Ok(())
 }
 
-/// Whether `uid` may pass each directory down to this one, by its ACL or by owner, group and other bits, and each one down to where
+/// Checks that `uid` may pass each directory down to this one, by its ACL or by owner, group and other bits, and each one down to where
 /// links in the path lead.
 ///
 /// Directories still to be made are passed over: they get mode 0755.

@@ -29,12 +29,12 @@ pub enum DaemonSearch {
     Starting(Identity),
     /// Something has the token and something else does not agree: touch nothing, and say so.
     Doubtful {
-        /// What does not agree.
+        /// The contradiction.
         reason: String,
     },
 }
 
-/// What was stored of a daemon when it was started.
+/// Facts of a daemon that were stored when it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordedProcess {
     /// Its process.
@@ -172,7 +172,7 @@ pub fn servers(daemon: u32) -> Vec<Identity> {
     process::children(daemon).into_iter().filter(|id| is_server(id.pid)).collect()
 }
 
-/// What speaks against a process being our daemon of this directory.
+/// Returns the reason why a process cannot be our daemon of this directory; `None` if nothing contradicts it.
 fn objection(daemon: Identity, pipe_directory: &Path) -> Option<String> {
     let Identity { pid, .. } = daemon;
     let me = rustix::process::geteuid().as_raw();
@@ -192,10 +192,10 @@ fn objection(daemon: Identity, pipe_directory: &Path) -> Option<String> {
     None
 }
 
-/// Who holds a pipe directory: a control daemon by its pid file, or whatever answers at its socket.
+/// Finds the holder of a pipe directory: a control daemon by its pid file, or any process that answers at its socket.
 ///
-/// The pid file can be forged, so `/proc` has the last word on it; a socket that accepts or is too busy to is a
-/// daemon whatever the pid file says. Stale files after a `kill -9` are no occupant (recording 02).
+/// The pid file can be forged, so `/proc` has the last word on it; a socket that accepts or is too busy to is a daemon whatever the pid
+/// file says. Stale files after a `kill -9` are no occupant (recording 02).
 pub fn occupant(pipe_directory: &Path) -> Option<PipeDirectoryOccupant> {
     let by_file = daemon_of_pid_file(pipe_directory);
     let by_socket = answering(&pipe_directory.join(SOCKET));
@@ -226,7 +226,7 @@ pub fn daemon_of_pid_file(pipe_directory: &Path) -> Option<u32> {
     (is_control(pid) && here).then_some(pid)
 }
 
-/// Whether something listens at a socket.
+/// Result of a try to connect to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Socket {
     Answers {
@@ -236,7 +236,7 @@ enum Socket {
     Silent,
 }
 
-/// Whether something listens at a socket; tries it.
+/// Returns true if something listens at a socket; connects to find out.
 pub fn is_listened_at(socket: &Path) -> bool {
     answering(socket) != Socket::Silent
 }
@@ -264,7 +264,7 @@ fn answering(path: &Path) -> Socket {
     Socket::Silent
 }
 
-/// Whether a process runs the control program: by the name it was called by, a wrapper's interpreter allowed.
+/// Returns true if a process runs the control program: by the name it was called by, a wrapper's interpreter allowed.
 pub(super) fn is_control(pid: u32) -> bool {
     runs(pid, CONTROL)
 }
@@ -280,7 +280,7 @@ pub(super) fn mode_of(words: &[String]) -> Mode {
     if is_static { Mode::Static } else { Mode::Shared }
 }
 
-/// Whether a process is about to execute the control program in its place, as `systemd-run --scope` does.
+/// Returns true if a process is about to execute the control program in its place, as `systemd-run --scope` does.
 fn is_launcher(pid: u32) -> bool {
     let words = process::command(pid).unwrap_or_default();
     words.iter().skip(2).any(|word| Path::new(word).file_name() == Some(OsStr::new(CONTROL)))
@@ -290,7 +290,7 @@ pub(super) fn is_server(pid: u32) -> bool {
     runs(pid, super::super::binaries::SERVER)
 }
 
-/// Whether two paths lead to one directory.
+/// Returns true if two paths lead to one directory.
 pub fn is_same_directory(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| -> io::Result<(u64, u64)> {
         let metadata = fs::metadata(path)?;

@@ -32,15 +32,15 @@ pub struct Running {
     pub identity: Identity,
     /// Its user.
     pub uid: Option<u32>,
-    /// What it was called with, its own name left out.
+    /// The words of its command line after its own name.
     pub options: Vec<String>,
-    /// Whether its clients may be of several users (`-M`).
+    /// True if its clients may be of several users (`-M`).
     pub multi_user: bool,
-    /// Whether it serves static SM partitions (`-S`).
+    /// Mode of the daemon: static if it serves static SM partitions (`-S`).
     pub mode: Mode,
-    /// Who keeps it.
+    /// The owner: the program or tenant that keeps it.
     pub owner: ForeignOwner,
-    /// What its environment says; the reason where that may not be read.
+    /// Facts from its environment; the reason where that may not be read.
     pub environment: Result<Surroundings, String>,
 }
 
@@ -53,7 +53,7 @@ pub struct Surroundings {
     pub log_directory: PathBuf,
     /// `CUDA_VISIBLE_DEVICES`, where it is set.
     pub visible_devices: Option<String>,
-    /// Whether its indices follow PCI order for sure (`CUDA_DEVICE_ORDER=PCI_BUS_ID`).
+    /// True if its indices follow PCI order for sure (`CUDA_DEVICE_ORDER=PCI_BUS_ID`).
     pub pci_order: bool,
     /// The token of the manager that started it.
     pub token: Option<String>,
@@ -149,7 +149,7 @@ pub fn stranded(pipe_directory: &Path) -> Vec<Identity> {
     servers.filter(is_stranded).collect()
 }
 
-/// What a control daemon was called with; `None` for any other process, callers of the control program included.
+/// Returns the options of a control daemon; `None` for any other process, callers of the control program included.
 fn options(pid: u32) -> Option<Vec<String>> {
     if !is_control(pid) {
         return None;
@@ -206,7 +206,7 @@ fn describe(pid: u32, world: Option<&Path>) -> Option<Running> {
     })
 }
 
-/// Who keeps a control daemon, by what its environment says.
+/// Finds the owner of a control daemon: by its environment, its container, its parent and its cgroup.
 fn owner(pid: u32, environment: Option<&Surroundings>) -> ForeignOwner {
     let named = |parent: u32| {
         let program = process::command(parent)?.into_iter().next()?;
@@ -228,7 +228,7 @@ fn owner(pid: u32, environment: Option<&Surroundings>) -> ForeignOwner {
     owner.in_cgroup(systemd::cgroup(pid).as_deref())
 }
 
-/// Who keeps the control daemon that this process is.
+/// Finds the owner of the control daemon of this PID.
 pub fn owner_of(pid: u32) -> ForeignOwner {
     let variables = process::environ(pid).unwrap_or_default();
     let text = |wanted: &str| text_of(&variables, wanted);
@@ -257,7 +257,7 @@ fn surroundings(pid: u32, text: impl Fn(&str) -> Option<String>) -> Surroundings
     }
 }
 
-/// Whether a path leads here to where it leads for a process, which may live in a container.
+/// Returns the inode of a path if it leads here to the same directory as for a process, which may live in a container.
 pub fn reachable(pid: u32, path: &Path) -> Result<Inode, String> {
     let shown = path.display();
     if !path.is_absolute() {

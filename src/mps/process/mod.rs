@@ -4,7 +4,7 @@
 //!   check_directories ─▶ start ─▶ (runs; this program may die and come back) ─▶ find ─▶ stop ─▶ clean_stale
 //! ```
 //!
-//! What always holds:
+//! Invariants:
 //!
 //! - The process is believed, never the return code: an unknown option exits 0 and starts nothing (recording 01,
 //!   "static"), and a daemon that runs may still not answer.
@@ -47,7 +47,7 @@ const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
 /// The socket that everybody connects to.
 pub const SOCKET: &str = "control";
 
-/// Whether a process is a server of any MPS daemon, by the file that it executes.
+/// Returns true if a process is a server of any MPS daemon, by the file that it executes.
 pub fn is_server(pid: u32) -> bool {
     crate::host::signal::executes(pid, crate::host::signal::SERVER)
 }

@@ -23,11 +23,11 @@ use super::super::session::{Control, SessionError};
 use super::find::{DaemonSearch, PipeDirectoryOccupant, find, mode, occupant};
 use super::{LOG_ENV, PIPE_ENV, TOKEN_ENV, pipe_inode};
 
-/// How often a daemon that is about to appear is searched for.
+/// Pause between two searches for a daemon that is about to appear.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// How long after `-d` has returned a daemon may stay unseen. It has forked by then.
+/// Longest time for which a daemon may stay unseen after `-d` has returned. It has forked by then.
 const UNSEEN: Duration = Duration::from_millis(500);
-/// How much of a program's output and of a log an error carries, in bytes.
+/// Most bytes of a program's output and of a log in an error.
 const SHOWN: usize = 4096;
 
 /// A daemon to start.
@@ -39,15 +39,15 @@ pub struct StartSpec {
     pub log_directory: PathBuf,
     /// The GPUs that it serves; its ordinals follow this order.
     pub gpus: Vec<GpuUuid>,
-    /// Whether it serves static SM partitions (`-S`).
+    /// Mode of the daemon: static if it serves static SM partitions (`-S`).
     pub mode: Mode,
     /// The option by which clients of several users share one server, where they do.
     pub multi_user: Option<&'static str>,
     /// The value of [`TOKEN_ENV`] that names this start, stored before it.
     pub token: String,
-    /// What starts it in a place of its own; without one, or when that fails, it is started where this program is.
+    /// The program that starts it in a place of its own; without one, or if that fails, it is started where this program is.
     pub launcher: Option<Launcher>,
-    /// How long it may take until it answers.
+    /// Longest time until it answers.
     pub deadline: Duration,
 }
 
@@ -79,7 +79,7 @@ pub enum DaemonStartError {
     Occupied {
         /// The pipe directory.
         directory: PathBuf,
-        /// Who holds it.
+        /// The daemon that holds it.
         occupant: PipeDirectoryOccupant,
     },
     /// The program could not be run.
@@ -88,7 +88,7 @@ pub enum DaemonStartError {
     /// The program returned and left no daemon behind.
     #[error("the control program ended ({status}) and left no daemon{}", shown(output, log_tail))]
     NoDaemon {
-        /// How it ended, which says nothing by itself.
+        /// Exit status of the program, which says nothing by itself.
         status: String,
         /// The program's output.
         output: String,
@@ -106,7 +106,7 @@ pub enum DaemonStartError {
     /// A daemon came and did not answer in time; it was killed.
     #[error("the control daemon gave no answer in time ({waiting}){}", shown(output, log_tail))]
     Silent {
-        /// What was being waited for.
+        /// The event that was being waited for.
         waiting: String,
         /// The program's output.
         output: String,
@@ -125,7 +125,7 @@ pub enum DaemonStartError {
     /// was killed.
     #[error("{reason}")]
     Doubtful {
-        /// What does not agree.
+        /// The contradiction.
         reason: String,
     },
 }
@@ -360,8 +360,8 @@ impl StartSpec {
     }
 }
 
-/// What a program says, in memory and not through a pipe: the daemon may keep its end open for as long as it
-/// lives, and must not die of it when this program goes.
+/// Output of a program, in memory and not through a pipe: the daemon may keep its end open for as long as it lives, and must not die of
+/// a closed pipe when this program ends.
 struct Output(File);
 
 impl Output {

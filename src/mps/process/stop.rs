@@ -23,14 +23,14 @@ use super::super::session::SessionError;
 use super::PID_FILE;
 use super::find::servers;
 
-/// How long a quit may take beyond the grace that it was given.
+/// Time for a quit beyond its grace period.
 const MARGIN: Duration = Duration::from_secs(3);
-/// How long a daemon may live after `quit` was answered, before it is taken for unheard.
+/// Time for which a daemon may live after `quit` was answered, before the quit is taken for unheard.
 const UNHEARD: Duration = Duration::from_millis(500);
-/// How long a process may take to die of a signal.
+/// Longest time for a process to die of a signal.
 const DYING: Duration = Duration::from_secs(2);
 
-/// How a daemon ended.
+/// End of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DaemonEnd {
     /// It was dead already.
@@ -46,7 +46,7 @@ pub enum DaemonEnd {
 /// A daemon that is gone, and its servers with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped {
-    /// How it ended.
+    /// End of the daemon.
     pub how: DaemonEnd,
     /// Servers that outlived it and were killed.
     pub servers_killed: u32,

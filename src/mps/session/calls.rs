@@ -1,4 +1,4 @@
-//! What the calls of a daemon have cost, counted for as long as it has a driver.
+//! Cost of the calls of a daemon, counted for as long as it has a driver.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use crate::metrics::control::Commands;
 pub struct Calls {
     processes: AtomicU64,
     turned_away: AtomicU64,
-    /// Whether the daemon has yet to show that it heard the last of them.
+    /// True if the daemon has yet to show that it heard the last of them.
     unheard: AtomicBool,
     commands: Arc<Commands>,
 }
@@ -27,13 +27,13 @@ impl Calls {
         self.turned_away.load(Ordering::Relaxed)
     }
 
-    /// Whether the daemon has yet to show that it heard the last control process: a session that control.log shows
-    /// without a command may be the one of that process.
+    /// Returns true if the daemon has yet to show that it heard the last control process: a session that control.log shows without a
+    /// command may be the one of that process.
     pub fn is_unheard(&self) -> bool {
         self.unheard.load(Ordering::Relaxed)
     }
 
-    /// What commands took, and why some of them got no reply.
+    /// Returns the times of commands, and the reasons why some of them got no reply.
     pub fn commands(&self) -> Arc<Commands> {
         Arc::clone(&self.commands)
     }
@@ -49,7 +49,7 @@ impl Calls {
         self.turned_away.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the daemon has yet to show that it heard the last one.
+    /// Records whether the daemon has yet to show that it heard the last control process.
     pub(crate) fn set_unheard(&self, unheard: bool) {
         self.unheard.store(unheard, Ordering::Relaxed);
     }

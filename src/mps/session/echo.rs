@@ -1,8 +1,7 @@
-//! How long the first echo of a control process is waited for: as long as the program is known to take.
+//! Time limit of the first echo of a control process: as long as the program is known to take.
 //!
-//! A control program on a network file system, under a tracer or behind a scanner takes the same long time at each
-//! start. Closing its input early throws its answer away and starts a process that is as slow, so the wait follows
-//! what earlier sessions took.
+//! A control program on a network file system, under a tracer or behind a scanner takes the same long time at each start. Closing its
+//! input early throws its answer away and starts a process that is as slow, so the wait follows the times of earlier sessions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,15 +9,15 @@ use std::time::Duration;
 /// The wait while nothing is known. Alone the first echo takes about 1 ms (recording 15); too short costs a control
 /// process, too long delays a poll.
 pub(super) const SHORTEST: Duration = Duration::from_millis(150);
-/// What is left of the session's time for a control process to end after its input was closed.
+/// Part of the session's time that is left for a control process to end after its input was closed.
 const RESERVE: Duration = Duration::from_millis(300);
 
-/// What the first echo took, over all sessions with a daemon.
+/// Time until the first echo, over all sessions with a daemon.
 #[derive(Debug, Default)]
 pub(super) struct EchoTime(AtomicU64);
 
 impl EchoTime {
-    /// How long to wait for the first echo when the session has this much time left.
+    /// Returns the longest wait for the first echo when the session has this much time left.
     pub(super) fn timeout(&self, left: Duration) -> Duration {
         let usual = SHORTEST.max(self.last() * 2);
         usual.min(left.saturating_sub(RESERVE).max(left / 2))
@@ -30,7 +29,7 @@ impl EchoTime {
         self.0.store(took.max(self.0.load(Ordering::Relaxed) / 2), Ordering::Relaxed);
     }
 
-    /// What the last one took, or half of what the one before took if that is longer.
+    /// Returns the time of the last first echo, or half of that before if it is longer.
     pub(super) fn last(&self) -> Duration {
         Duration::from_micros(self.0.load(Ordering::Relaxed))
     }

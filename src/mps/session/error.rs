@@ -20,23 +20,24 @@ pub enum SessionError {
     Busy {
         /// Control processes that were turned away.
         attempts: u32,
-        /// How the last one ended.
+        /// Description of how the last one ended.
         last: String,
-        /// Whether any of them reported that the daemon did not take its command. One that is turned away may say nothing
-        /// (recording 08), but not each time.
+        /// True if any of them reported that the daemon did not take its command. One that is turned away may say nothing (recording 08),
+        /// but not each time.
         said_so: bool,
     },
     /// The control program crashed, or wrote something that no control program writes. Nothing ran.
     #[error("{what}")]
     Misbehaved {
-        /// What it did.
+        /// Description of its behaviour.
         what: String,
     },
-    /// The daemon accepted a caller and sent nothing up to the deadline, not even at the end of the input. Nothing ran; the daemon hangs, as it does
-    /// while it terminates a stopped client.
+    /// The daemon accepted a caller and sent nothing up to the deadline, not even at the end of the input. Nothing ran; the daemon hangs,
+    /// as it does while it terminates a stopped client.
     #[error("the daemon does not answer; nothing was sent to it")]
     Unresponsive,
-    /// The control program is too slow for the deadline, or holds its answer back up to the end of its input. Nothing ran; the daemon answers.
+    /// The control program is too slow for the deadline, or holds its answer back up to the end of its input. Nothing ran; the daemon
+    /// answers.
     #[error(
         "the control program gave no answer ended by a prompt within {:.1} s, and one at the end of its input, in a session of at most {:.1} s: \
          raise control_deadline_s if {} is slow, or find out what holds its output back, for example a pipe",
@@ -45,7 +46,7 @@ pub enum SessionError {
     Slow {
         /// The time that an answer was waited for in vain.
         took: Duration,
-        /// How long a session may take.
+        /// Longest time for a session.
         allowed: Duration,
         /// The control program.
         program: PathBuf,
@@ -55,7 +56,7 @@ pub enum SessionError {
     Unknown {
         /// The line that was sent.
         command: String,
-        /// What happened instead of a reply.
+        /// Reason why the reply never came.
         cause: NoReplyCause,
     },
     /// The command cannot be written as a safe line. Nothing was sent.
@@ -63,7 +64,7 @@ pub enum SessionError {
     Line {
         /// The line.
         line: String,
-        /// What is wrong with it.
+        /// Reason why it is not safe.
         reason: &'static str,
     },
     /// The command must have a session of its own. Nothing was sent.
@@ -75,7 +76,7 @@ pub enum SessionError {
     /// The daemon refuses this uid.
     #[error("the daemon refused: {text}")]
     Refused {
-        /// What it said.
+        /// The daemon's message.
         text: String,
     },
     /// The session ended with an earlier error. Nothing was sent.
@@ -104,7 +105,7 @@ impl From<&SessionError> for Failed {
     }
 }
 
-/// What happened instead of a reply.
+/// Reason why a reply never came.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoReplyCause {
     /// The deadline passed; the daemon hangs.

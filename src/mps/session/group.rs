@@ -6,7 +6,7 @@
 
 use super::super::command::Command;
 
-/// How many lines a reply has when it is no refusal.
+/// Number of lines in a reply that is no refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Count {
     One,
@@ -14,7 +14,7 @@ enum Count {
     Any,
 }
 
-/// What each line of a reply is.
+/// Form of each line of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReplyLineKind {
     /// `511`
@@ -57,7 +57,7 @@ fn shape(command: &Command) -> Option<(Count, ReplyLineKind)> {
     })
 }
 
-/// Whether the replies of these commands can be distinguished without delimiters between them.
+/// Returns true if the replies of these commands can be distinguished without delimiters between them.
 pub(super) fn can_share(commands: &[Command]) -> bool {
     let shapes: Option<Vec<_>> = commands.iter().map(shape).collect();
     shapes.is_some_and(|shapes| {

@@ -10,7 +10,7 @@
 //!                                                                                       └─ deadline, end ─▶ Unknown
 //! ```
 //!
-//! What always holds:
+//! Invariants:
 //!
 //! - One control process at a time, its standard output on a pty in raw mode: on a pipe the program would keep
 //!   every reply until its input ends (recording 09). One session at a time a daemon is the caller's duty.

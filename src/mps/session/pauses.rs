@@ -20,9 +20,9 @@ const LONGEST_PAUSE_HELD: Duration = Duration::from_millis(256);
 pub(super) struct Pauses {
     /// Attempts that were turned away.
     pub(super) attempts: u32,
-    /// How the last of them ended.
+    /// Description of how the last attempt ended.
     last: String,
-    /// Whether any of them reported that it was turned away.
+    /// True if any attempt reported that it was turned away.
     said_so: bool,
 }
 
@@ -51,7 +51,7 @@ impl Pauses {
         Ok(())
     }
 
-    /// What it means that the deadline comes in a pause: a daemon that turns callers away is well.
+    /// Returns the error for a deadline that comes in a pause: a daemon that turns callers away is well.
     pub(super) fn given_up(&mut self) -> SessionError {
         let last = std::mem::take(&mut self.last);
         SessionError::Busy { attempts: self.attempts, last, said_so: self.said_so }

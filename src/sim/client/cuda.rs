@@ -8,7 +8,7 @@ use super::super::protocol::{ClientRequest, FaultKind, Grant, Notice};
 use super::super::world::World;
 use super::link::{Link, Sticky};
 
-/// What a client sees as free when it wrote `512K`.
+/// Free memory that a client sees when its limit was written as `512K`.
 const NONSENSE_FREE: u64 = 140_081_990_000_000;
 /// Connections a context takes unless `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise: 2 under MPS.
 const CONNECTIONS: u32 = 2;
@@ -18,17 +18,17 @@ pub(super) struct Cuda {
     /// The visible GPUs by this process's own ordinals.
     devices: Vec<Gpu>,
     mps: Option<Link>,
-    /// This process as the host lists it: by the server's word, since its PID namespace may be another.
+    /// PID of this process on the host, as the server reports it: its PID namespace may be another.
     pid: u32,
     sticky: Sticky,
     several: bool,
-    /// How many contexts there have been: they are numbered.
+    /// Number of contexts so far, by which they are numbered.
     contexts: u32,
     /// The connection at which this process kills itself: 0 for its own, from 1 on for its contexts.
     dies_at: Option<u32>,
 }
 
-/// What a context in a partition takes on this GPU, whatever the partition's size (recording 27).
+/// GPU on which a context in a partition takes the same memory, whatever the partition's size, and that memory (recording 27).
 const PARTITION_CONTEXT: (&str, u64) = ("NVIDIA L40S", 426 * MIB);
 
 /// A primary context.
@@ -44,8 +44,8 @@ pub(super) struct Context {
 }
 
 impl Cuda {
-    /// `cuInit`: joins MPS if there is one in the pipe directory, else goes on without, with every GPU; `stops` when MPS asks it to
-    /// exit.
+    /// `cuInit`: joins MPS if a daemon is in the pipe directory, else goes on without MPS, with every GPU. With `stops` the process stops
+    /// when MPS asks it to exit.
     pub(super) fn init(world: &World, dies_at: Option<u32>, stops: bool) -> Result<Self, String> {
         let sticky = Sticky::new(stops);
         let pipe = pipe_directory();
@@ -75,7 +75,7 @@ impl Cuda {
         self.mps.is_some()
     }
 
-    /// The error that every call from now on returns.
+    /// Returns the error that every call returns from now on, if there is one.
     pub(super) fn error(&self) -> Option<String> {
         self.sticky.get()
     }
@@ -133,7 +133,7 @@ impl Cuda {
         }
     }
 
-    /// What a context itself takes: 27.5 MiB and 3.7 MiB for each SM, 2 MiB more beside other GPUs.
+    /// Returns the memory of a context itself: 27.5 MiB and 3.7 MiB for each SM, 2 MiB more beside other GPUs.
     fn cost(&self, sms: u32) -> u64 {
         (275 + 37 * u64::from(sms)) * MIB / 10 + if self.several { 2 * MIB } else { 0 }
     }
@@ -152,12 +152,12 @@ impl Context {
         self.sms
     }
 
-    /// Whether its GPU is gone.
+    /// Returns true if its GPU is gone.
     pub(super) fn is_lost(&self, world: &World) -> bool {
         kernel::is_lost(world, &self.gpu)
     }
 
-    /// The whole GPU's memory, whatever the limit.
+    /// Returns the whole GPU's memory, whatever the limit.
     pub(super) fn total(&self) -> u64 {
         self.gpu.memory_total
     }
@@ -184,18 +184,18 @@ impl Context {
         }
     }
 
-    /// Frees what was allocated.
+    /// Frees an allocation.
     pub(super) fn release(&mut self, bytes: u64) {
-        // What cannot be written stays taken until this process ends.
+        // If the file cannot be written, the memory stays taken until this process ends.
         let _ = self.presence.give_back(bytes);
     }
 
-    /// A kernel of this context does what it must not; returns the error that comes of it.
+    /// Faults in a kernel of this context; returns the resulting error.
     pub(super) fn fault(&self, cuda: &Cuda, error: FaultKind) -> String {
         let own = error.runtime_error().to_owned();
         let Some(process) = cuda.mps.as_ref().filter(|_| error != FaultKind::Assert) else { return own };
         let sent = process.conn().send_message(&Notice::Fault { context: self.number, error });
-        // The server answers with an error for everybody, this process included; if it is dead, that shows too.
+        // The server answers with an error for everybody, this process included; if the server is dead, that shows too.
         while sent.is_ok() && cuda.error().is_none() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -219,7 +219,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// The driver's number and sentence for a result.
+/// Returns the driver's number and sentence for a result.
 pub(super) fn result(name: &str) -> Option<(u32, &'static str)> {
     Some(match name {
         "CUDA_ERROR_OUT_OF_MEMORY" => (2, "out of memory"),
@@ -246,7 +246,7 @@ pub(super) fn result(name: &str) -> Option<(u32, &'static str)> {
     })
 }
 
-/// The runtime's sentence for an error.
+/// Returns the runtime's sentence for an error.
 pub(super) fn describe(error: &str) -> &'static str {
     match error {
         "cudaErrorMpsRpcFailure" => {

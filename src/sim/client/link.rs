@@ -9,11 +9,11 @@ use std::time::Duration;
 use super::super::protocol::{ClientRequest, Grant, Hello, Notice, door};
 use super::super::wire::Conn;
 
-/// The first error that this process was given; it stays.
+/// The first error that this process got; it stays.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sticky {
     error: Arc<Mutex<Option<String>>>,
-    /// Whether this process stops (SIGSTOP) when MPS asks it to exit, as one does that is stopped in that moment.
+    /// True if this process stops (SIGSTOP) when MPS asks it to exit, as if it were stopped at that moment.
     stops: bool,
 }
 
@@ -44,11 +44,10 @@ pub(super) struct Link {
 pub(super) type Answered = Result<(Link, Grant), String>;
 
 impl Link {
-    /// Whether MPS is to be used at all: whether a daemon greets in the pipe directory, recorded (21, 22).
+    /// Returns true if a daemon greets in the pipe directory, so that MPS is used; recorded (21, 22).
     ///
-    /// Nothing but a socket of this kind can be connected to. One that is held and says something else, or nothing, is
-    /// waited for; one that ends first is no daemon, and the process goes on outside MPS. It says nothing itself; the
-    /// daemon logs missing credentials.
+    /// Only a socket of this kind can be connected to. A peer that stays and sends something else, or nothing, is waited for; one that ends
+    /// first is no daemon, and the process goes on outside MPS. The client sends nothing itself; the daemon logs missing credentials.
     pub(super) fn probe(pipe: &Path) -> bool {
         let Ok(conn) = Conn::connect(&pipe.join("control")) else { return false };
         loop {

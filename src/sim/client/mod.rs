@@ -21,14 +21,14 @@ use super::protocol::FaultKind;
 use super::world::{self, WORLD_VARIABLE};
 use cuda::{Context, Cuda};
 
-/// What the recorded client allocates at a time.
+/// Size of the recorded client's allocations.
 const BLOCK_MIB: u64 = 256;
-/// How long the recorded client stays after its fault.
+/// Time that the recorded client stays after its fault.
 const AFTER_FAULT: Duration = Duration::from_secs(2);
-/// What a neighbour's process takes at least until its contexts are gone after a fault (recorded: 24 to 350 ms), in real time: the log is compared
-/// by the millisecond.
+/// Shortest time until the contexts of a neighbour's process are gone after a fault (recorded: 24 to 350 ms). Not scaled: the log is
+/// compared by the millisecond.
 const LOSING: Duration = Duration::from_millis(24);
-/// What one kernel takes.
+/// Time of one kernel.
 const LAUNCH: Duration = Duration::from_millis(2);
 
 /// The options of `mps-manager sim client`.
@@ -43,7 +43,7 @@ pub struct ClientArgs {
     /// Fault after so many seconds
     #[arg(long, value_name = "SECONDS")]
     pub fault_after: Option<f64>,
-    /// How it faults
+    /// Kind of the fault
     #[arg(long, value_enum, default_value_t, value_name = "KIND")]
     pub fault_kind: FaultKind,
     /// Die (SIGKILL) while this connection is taken: 0 for the process's own, 1 for its first context
@@ -63,7 +63,7 @@ pub struct ClientArgs {
     pub json: bool,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Debug, Serialize)]
 struct Seen {
     pid: u32,
@@ -90,7 +90,7 @@ struct Alone {
     args: ClientArgs,
 }
 
-/// Runs the client where the words are a program's name, `sim client` and its options.
+/// Runs the client if the words are a program's name, `sim client` and its options.
 pub fn dispatch(words: &[OsString]) -> Option<ExitCode> {
     let [_, sim, client, ..] = words else { return None };
     let alone = || <Alone as clap::Parser>::parse_from(&words[2..]);
@@ -117,7 +117,7 @@ struct Program<'a> {
     world: world::World,
 }
 
-/// How the program ends early.
+/// Early end of the program, with its exit code.
 struct Exit(u8);
 
 impl<'a> Program<'a> {
@@ -198,7 +198,7 @@ impl<'a> Program<'a> {
         self.say(&format!("got {got} MiB\nfree {} total {}", context.free(), context.total()));
     }
 
-    /// Launches kernels, and the one that faults.
+    /// Launches kernels, among them the one that faults.
     fn work(&self, cuda: &Cuda, contexts: &[Context]) -> Result<(), Exit> {
         let start = Instant::now();
         let end = start + Duration::from_secs_f64(self.args.spin.unwrap_or(0.0).max(0.0));
@@ -240,7 +240,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// An error that comes later than the JSON object goes to stderr there.
+    /// Prints an error; with `--json`, one that comes after the JSON object goes to stderr.
     fn fail(&self, text: &str) {
         if self.args.json { eprintln!("{text}") } else { line(text) }
     }

@@ -1,5 +1,5 @@
-//! What a simulated CUDA process sees, as the one JSON object that `mps-manager cuda-probe` answers with on a real
-//! host (recording hardware/10), written here a second time.
+//! Report of a simulated CUDA process: the one JSON object that `mps-manager cuda-probe` answers with on a real host (recording
+//! hardware/10), written here a second time.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -78,7 +78,7 @@ pub fn run(dir: &Path, allocate_up_to: Option<u64>) -> ExitCode {
         return ExitCode::from(REFUSED);
     };
     let text = serde_json::to_string(&report).expect("the report has string keys only");
-    // A reader that has gone away learns nothing from an error either.
+    // A reader that is gone would not see an error either.
     let _ = writeln!(std::io::stdout().lock(), "{text}");
     if report.error.is_none() { ExitCode::SUCCESS } else { ExitCode::from(REFUSED) }
 }
@@ -183,7 +183,7 @@ fn failure(error: &str, call: &str) -> Failure {
     Failure { code, name: error.to_owned(), message }
 }
 
-/// Since `started`, to a tenth.
+/// Returns the time since `started`, in tenths of milliseconds.
 fn milliseconds(started: Instant) -> f64 {
     (started.elapsed().as_secs_f64() * 1e4).round() / 10.0
 }

@@ -1,4 +1,4 @@
-//! What the server is asked to make way for, and when it is asked next.
+//! Attempts to end the server: the reasons for them, and their times.
 
 use std::time::{Duration, Instant};
 
@@ -6,29 +6,29 @@ use crate::world::World;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// When the server is asked next.
+/// Time of the next attempt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attempts {
     pub(super) next: Instant,
-    /// What follows when the next one fails.
+    /// Pause after the next attempt if it fails.
     pause: Duration,
 }
 
-/// A server of another user, or of another kind, is to come.
+/// A request for a server of another user, or of another kind.
 pub(super) struct ServerReplacement {
     pub(super) uid: u32,
     pub(super) attempts: Attempts,
 }
 
-/// The daemon is to end.
+/// A request to end the daemon.
 pub(super) struct Quit {
-    /// When the server's clients no longer count.
+    /// Time from which the server's clients no longer count.
     pub(super) force_at: Option<Instant>,
     pub(super) attempts: Attempts,
 }
 
 impl ServerReplacement {
-    /// Whose server is to come.
+    /// Returns the user whose server is to come.
     pub(super) fn uid(&self) -> u32 {
         self.uid
     }
@@ -47,7 +47,7 @@ impl Attempts {
         if self.pause == FIRST_PAUSE { "disabled" } else { "enabled" }
     }
 
-    /// The attempt failed; returns the pause until the next one, as the log gives it.
+    /// Notes a failed attempt; returns the pause until the next one, as the log gives it.
     pub(super) fn failed(&mut self, world: &World) -> Duration {
         let pause = self.pause;
         self.next = Instant::now() + world.scaled(pause);

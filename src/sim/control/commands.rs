@@ -117,12 +117,12 @@ impl Daemon {
         session.send(ui::TEXT, format!("{}\n", self.cut(&text, LINE_BUFFER)).as_bytes());
     }
 
-    /// Text as far as a buffer of a version before 13.0 has room for it.
+    /// Cuts text to the length that a buffer of a version before 13.0 has room for.
     fn cut<'t>(&self, text: &'t str, most: usize) -> &'t str {
         if self.is_old() { text.get(..most).unwrap_or(text) } else { text }
     }
 
-    /// Whether this version says nothing about itself.
+    /// Returns true for a version before 13.0, whose `-v` and `--help` do not tell the version.
     pub(super) fn is_old(&self) -> bool {
         self.world.host().binary_version < SPEAKING_SINCE
     }
@@ -133,7 +133,8 @@ impl Daemon {
         session.send(ui::TEXT, format!("{text}\n").as_bytes());
     }
 
-    /// Privilege is a property of the socket that the caller could write to; before 12.4 anybody may set, recorded (22).
+    /// Returns true if the caller may change settings: privilege is a property of the socket that the caller could write to. Before 12.4
+    /// everybody may, recorded (22).
     fn allowed(&self, session: &Session) -> bool {
         session.privileged || self.world.host().binary_version < GUARDED_SINCE
     }
@@ -150,7 +151,7 @@ impl Daemon {
         );
     }
 
-    /// Whether the named server is there; a caller who named another one gets an error.
+    /// Returns true if the named server exists; otherwise the caller gets an error.
     pub(super) fn found(&self, session: &Session, pid: Option<&str>) -> bool {
         let pid = pid.map_or(0, number);
         let found = self.is_server(pid);
@@ -169,7 +170,7 @@ impl Daemon {
             } else if let Some(Answer::Status { fault: false }) = self.order(&Order::Status) {
                 "ACTIVE"
             } else {
-                // Also of a server that is dead.
+                // A dead server has it too.
                 "FAULT"
             };
             self.say(session, text);
@@ -185,7 +186,7 @@ impl Daemon {
             self.say(session, "A user id (UID) is required to start a new server");
             return;
         };
-        // A daemon of a user starts servers for that user alone, as seen on 580.
+        // The daemon of a user starts servers for that user alone, as seen on 580.
         if session.uid != 0 && session.uid != uid {
             self.refuse(session);
             return;
@@ -234,7 +235,7 @@ impl Daemon {
     }
 
     fn show_percentage(&mut self, session: &Session) {
-        // A server that dies and is still listed has none: seen on 13.0 as `0.0`.
+        // A server that dies and is still listed has no percentage: seen on 13.0 as `0.0`.
         let value = match self.order(&Order::Percentage) {
             Some(Answer::Percentage(value)) => value,
             _ => 0.0,
@@ -261,14 +262,14 @@ impl Daemon {
         }
     }
 
-    /// Whether a word is an ordinal or the UUID of one of the daemon's GPUs.
+    /// Returns true if a word is an ordinal or the UUID of one of the daemon's GPUs.
     fn names_device(&self, word: &str) -> bool {
         word.starts_with(|first: char| first.is_ascii_digit())
             || self.devices().iter().any(|gpu| gpu.uuid == word)
     }
 
     fn default_limit(&self, session: &Session, device: Option<&str>) {
-        // Before 13.0 what names no device, and nothing at all, is read as a number: 0, recorded.
+        // Before 13.0 a word that names no device, and a missing one, is read as a number: 0, recorded.
         let device = match device {
             Some(word) if !self.is_old() || self.names_device(word) => Some(word),
             _ if self.is_old() => Some("0"),
@@ -338,13 +339,13 @@ impl Daemon {
         }
     }
 
-    /// The daemon's GPUs in its order.
+    /// Returns the daemon's GPUs in its order.
     pub(super) fn devices(&self) -> Vec<&Gpu> {
         (0..self.gpus.len()).filter_map(|ordinal| self.gpu(ordinal)).collect()
     }
 }
 
-/// Whether a version has this command, if any has.
+/// Returns true unless a command is newer than this version.
 fn is_known(command: &str, version: u32) -> bool {
     let since = match command {
         "get_server_status" => GUARDED_SINCE,
@@ -358,7 +359,7 @@ fn is_known(command: &str, version: u32) -> bool {
     version >= since
 }
 
-/// A number as C's `atoi` reads it: what is none is 0.
+/// Reads a number as C's `atoi` does: any other word is 0.
 pub(super) fn number(word: &str) -> i64 {
     let end = word.bytes().skip(usize::from(word.starts_with('-'))).take_while(u8::is_ascii_digit).count()
         + usize::from(word.starts_with('-'));

@@ -24,10 +24,10 @@ use super::instance::Instance;
 use super::options::Mode;
 use super::server_process::Server;
 
-/// How long a connection may take to say what it is.
+/// Longest time for a connection to send its first message.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often it has the device file of each of its GPUs open, recorded (13).
+/// Number of times that the daemon opens the device file of each of its GPUs, recorded (13).
 const DEVICE_FILES: usize = 4;
 
 pub(super) struct Daemon {
@@ -50,7 +50,7 @@ pub(super) struct Daemon {
     _devices: Vec<File>,
 }
 
-/// What upcoming servers start with.
+/// Settings with which upcoming servers start.
 pub(super) struct Defaults {
     pub(super) percentage: f64,
     pub(super) priority: u8,
@@ -58,7 +58,7 @@ pub(super) struct Defaults {
     pub(super) limits: Vec<(String, u64)>,
 }
 
-/// A client whose server is not there yet. Nobody checks whether it is still alive, recorded.
+/// A client whose server is not ready yet. Nobody checks if the client is still alive, recorded.
 pub(super) struct Pending {
     pub(super) conn: Conn,
     pub(super) pid: i32,
@@ -77,14 +77,14 @@ impl Daemon {
     pub(super) fn new(world: World, mode: Mode, instance: Instance) -> Self {
         let all: Vec<&Gpu> = world.host().gpus.iter().collect();
         let gpus = envvar::visible(&all, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
-        // Of the limits' three variables the daemon itself obeys these two, recorded.
+        // Of the three variables of limits, the daemon itself obeys these two, recorded.
         let percentage = std::env::var("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
             .ok()
             .and_then(|text| envvar::percentage(&text))
             .unwrap_or(100.0);
         let priority =
             u8::from(std::env::var("CUDA_MPS_CLIENT_PRIORITY").is_ok_and(|text| text.trim() == "1"));
-        // One whose file cannot be opened is there no more.
+        // A GPU whose file cannot be opened is gone.
         let files = gpus.iter().map(|&index| world.device_file(&world.host().gpus[index]));
         let devices = files
             .flat_map(|file| std::iter::repeat_n(file, DEVICE_FILES))
@@ -175,7 +175,7 @@ impl Daemon {
         self.advance_pending();
     }
 
-    /// When something is due though nobody says anything.
+    /// Returns the time at which something is due without a message.
     fn due(&self) -> Option<Instant> {
         let quit = self.quit.as_ref();
         let serves = self.server.as_ref().is_some_and(Server::serves);
@@ -225,8 +225,8 @@ impl Daemon {
         }
     }
 
-    /// Gives a client a socket to the server, which gets the other end once there is one; hears on it what the client wants.
-    /// The credentials are the client's word, which only root may give for another.
+    /// Gives a client a socket to the server, which gets the other end once it exists; the client's request arrives on it. The credentials
+    /// are the client's claim; only root may claim another user's.
     fn admit(&mut self, conn: &Conn, client: UCred) {
         // Its connection ends without an answer while `quit` waits for others, recorded (22).
         if self.quit.is_some() {
@@ -243,9 +243,8 @@ impl Daemon {
         }
     }
 
-    /// One session at a time. Who comes second is dropped, and what he sees depends on when: before his command
-    /// arrived, so that he cannot send it, or after, so that he waits for an answer that never comes. In the
-    /// real daemon that is a race; here the two take turns.
+    /// Opens the only session. A second caller is dropped. If that happens before its command arrived, it cannot send the command; if
+    /// later, it waits for an answer that never comes. In the real daemon that is a race; here the two take turns.
     fn open_session(&mut self, conn: Conn, privileged: bool, peer: UCred) {
         if self.session.is_some() {
             self.refusals += 1;
@@ -265,7 +264,7 @@ impl Daemon {
     }
 
     fn new_client(&mut self, conn: Conn, peer: UCred, request: ClientRequest) {
-        // Under -M the log says user 0 no matter who it is.
+        // Under -M the log says user 0 for every user.
         let uid = if self.mode.multiuser { 0 } else { peer.uid.as_raw() };
         let pending = Pending { conn, pid: pid(peer), uid, request };
         let client = format!("NEW CLIENT {} from user {uid}", pending.pid);
@@ -290,7 +289,7 @@ impl Daemon {
         }
     }
 
-    /// What follows from a change: pending clients move on when they can.
+    /// Advances pending clients after a change, if they can move on.
     fn advance_pending(&mut self) {
         match &self.server {
             None if self.quit.is_some() => {}
@@ -323,7 +322,7 @@ impl Daemon {
 }
 
 impl Session {
-    /// Sends text to the caller, who may be dead: a command is executed all the same.
+    /// Sends text to the caller. The caller may be dead: a command is executed all the same.
     pub(super) fn send(&self, tag: u8, text: &[u8]) {
         let mut packet = vec![tag];
         packet.extend_from_slice(text);
@@ -339,7 +338,7 @@ fn pid(peer: UCred) -> i32 {
     peer.pid.as_raw_nonzero().get()
 }
 
-/// What the other side says next, if it does so in time.
+/// Receives the next message, if it comes in time.
 fn next(conn: &Conn) -> Option<Packet> {
     if readable(conn, TIMEOUT) { conn.recv().ok().flatten() } else { None }
 }

@@ -1,7 +1,7 @@
 //! Becoming the daemon of a pipe directory.
 //!
-//! One daemon a directory: it holds `control_lock` by flock for life, so what a
-//! killed daemon left behind is taken over and what a living one owns is not.
+//! A directory has one daemon, which holds `control_lock` by flock for life: so a directory of a killed daemon is taken over, and that of a
+//! living one is not.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -17,7 +17,7 @@ use super::super::world::World;
 use super::environment::{log_directory, pipe_directory};
 use super::options::Mode;
 
-/// What a daemon owns in its pipe directory.
+/// Files and sockets of a daemon in its pipe directory.
 pub(super) struct Instance {
     pub(super) pipe: PathBuf,
     pub(super) privileged: Listener,
@@ -27,7 +27,7 @@ pub(super) struct Instance {
     _lock: File,
 }
 
-/// Takes the directory, or says that another daemon has it.
+/// Locks the directory; fails if another daemon has it.
 fn lock(pipe: &Path, logs: &Path) -> Result<File, Failure> {
     let path = pipe.join("control_lock");
     let file = OpenOptions::new()
@@ -47,7 +47,7 @@ fn lock(pipe: &Path, logs: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// The FIFO and the PID file, which versions before 12.4 have not, with the modes recorded.
+/// Makes the FIFO, and from 12.4 on the PID file, with the recorded modes.
 fn prepare(pipe: &Path, version: u32) -> io::Result<()> {
     let fifo = pipe.join("log");
     let _ = fs::remove_file(&fifo);
@@ -66,7 +66,7 @@ fn pid_file(pipe: &Path) -> PathBuf {
 }
 
 impl Instance {
-    /// Makes a pipe directory this daemon's, and listens there.
+    /// Takes a pipe directory for this daemon, and listens there.
     pub(super) fn open(world: &World, mode: Mode) -> Result<Self, Failure> {
         let pipe = pipe_directory();
         let logs = log_directory();
@@ -102,7 +102,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// What `quit` removes; the sockets and the lock stay.
+    /// Removes the files that `quit` removes; the sockets and the lock stay.
     pub(super) fn leave(&self) {
         let _ = fs::remove_file(pid_file(&self.pipe));
         let _ = fs::remove_file(self.pipe.join("log"));

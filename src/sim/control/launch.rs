@@ -1,7 +1,7 @@
 //! Starting the daemon.
 //!
-//! `-d` runs this binary again, with the same name, arguments and environment, in a session of its own, and
-//! returns once that one listens.
+//! `-d` runs this binary again, with the same name, arguments and environment, in a session of its own, and returns once the new process
+//! listens.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -16,11 +16,11 @@ use super::options::Mode;
 use crate::profile::SPEAKING_SINCE;
 use crate::world::{CONTROL, WORLD_VARIABLE, World};
 
-/// What the background process says once it listens.
+/// Message of the background process once it listens.
 const LISTENS: &[u8; 1] = b"R";
 
 pub(super) fn start(argv0: &OsStr, args: &[OsString], world: World, mode: Mode) -> ExitCode {
-    // Before 13.0 that another one runs is said on standard output, recorded (22).
+    // Before 13.0 the error that another daemon runs goes to standard output, recorded (22).
     let old = world.host().binary_version < SPEAKING_SINCE;
     let result = if mode.foreground {
         serve(world, mode, || {})
@@ -42,13 +42,13 @@ pub(super) fn start(argv0: &OsStr, args: &[OsString], world: World, mode: Mode) 
     }
 }
 
-/// Starts the background process and waits for its word that it listens.
+/// Starts the background process and waits for its message that it listens.
 fn launch(argv0: &OsStr, args: &[OsString], world: &World) -> ExitCode {
     let spawned = Command::new(world.bin().join(CONTROL))
         .arg0(argv0)
         .args(args)
         .env(STAGE, "daemon")
-        // The daemon's environment shows its host, also where only the link said so.
+        // Set explicitly, so that the daemon's environment shows its host even if only the program's link named it.
         .env(WORLD_VARIABLE, world.dir())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -66,7 +66,7 @@ fn launch(argv0: &OsStr, args: &[OsString], world: &World) -> ExitCode {
         if listens == *LISTENS {
             return ExitCode::SUCCESS;
         }
-        // Why it does not.
+        // It sent the reason why it does not listen.
         let mut out = io::stdout();
         let _ = out.write_all(&listens).and_then(|()| io::copy(&mut stdout, &mut out));
     }

@@ -4,14 +4,14 @@ use std::ffi::OsString;
 
 use super::super::profile::{HELPING_SINCE, LIMITS_SINCE, SPEAKING_SINCE, STATIC_PARTITIONS_SINCE};
 
-/// What one call of the control program is to do.
+/// Action of one call of the control program.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Help,
     Version,
-    /// An option that this version does not know: usage, and no failure.
+    /// An option that this version does not know: prints the usage, and is no failure.
     Unknown,
-    /// The same before 13.0, where that is a failure.
+    /// An unknown option before 13.0, where it is a failure.
     OldUnknown,
     Daemon(Mode),
     /// Commands from stdin.
@@ -20,7 +20,7 @@ pub(super) enum Call {
     Nothing,
 }
 
-/// How a daemon runs.
+/// Options of a daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Mode {
     pub(super) foreground: bool,
@@ -49,7 +49,7 @@ pub(super) fn parse(args: &[OsString], version: u32) -> Call {
             }
             option if option.starts_with('-') && version >= SPEAKING_SINCE => return Call::Unknown,
             option if option.starts_with('-') && version >= HELPING_SINCE => return Call::OldUnknown,
-            // Older ones overlook the whole line.
+            // Older versions ignore the whole line.
             option if option.starts_with('-') => return Call::Session,
             _ => return Call::Nothing,
         }
@@ -57,7 +57,7 @@ pub(super) fn parse(args: &[OsString], version: u32) -> Call {
     if daemon { Call::Daemon(mode) } else { Call::Session }
 }
 
-/// The head of every text; the version stands in it only when requested.
+/// Returns the head of every text; it has the version only when that is requested.
 pub(super) fn banner(version: Option<u32>) -> String {
     let version = version.map(|v| format!(" Binary version: {v}")).unwrap_or_default();
     format!(
@@ -65,7 +65,7 @@ pub(super) fn banner(version: Option<u32>) -> String {
     )
 }
 
-/// The help of a version that says nothing about itself; NVIDIA's sentence in it is not copied.
+/// Returns the help of a version before 13.0; NVIDIA's sentence in it is not copied.
 pub(super) fn old_help(version: u32) -> String {
     let year = match version {
         HELPING_SINCE.. => 2024,
@@ -75,7 +75,7 @@ pub(super) fn old_help(version: u32) -> String {
     format!("CUDA MPS Control for Linux/Unix.\nCopyright (C) 2003 - {year} NVIDIA Corporation.\n\n\n")
 }
 
-/// The usage, by its option and command words only: NVIDIA's sentences are not copied.
+/// Returns the usage, with its option and command words only: NVIDIA's sentences are not copied.
 pub(super) fn usage(version: u32) -> String {
     let mut text = banner(None);
     text.push_str("\nnvidia-cuda-mps-control [options] [command]\nOPTIONS:\n");

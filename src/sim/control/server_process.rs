@@ -12,7 +12,7 @@ use super::options::Mode;
 use crate::wire::Conn;
 use crate::world::{SERVER, WORLD_VARIABLE, World};
 
-/// Starts a server process, a child of this one, and calls it by a path if this one was (recordings 06 and 10).
+/// Starts a server as a child of this process; it is called by a path if this process was (recordings 06 and 10).
 pub(super) fn spawn_server(world: &World, mode: Mode, uid: u32) -> io::Result<Child> {
     let stdout = if mode.foreground { Stdio::inherit() } else { Stdio::null() };
     let own = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
@@ -33,12 +33,12 @@ pub(super) struct Server {
     pub(super) child: Child,
     pub(super) pidfd: OwnedFd,
     pub(super) uid: u32,
-    /// Open from when the server has connected and for as long as it lives.
+    /// The server's connection, open from the moment it connects until it dies.
     pub(super) conn: Option<Conn>,
     pub(super) ready: bool,
-    /// It was given a client and has not said yet that it has it.
+    /// True if it was given a client and has not confirmed it yet.
     pub(super) taking: bool,
-    /// Of a dead server: when the kernel reports its end.
+    /// Time at which the kernel reports the end of a dead server.
     pub(super) reported_at: Option<Instant>,
 }
 
@@ -47,7 +47,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Whether it takes clients and orders.
+    /// Returns true if it takes clients and orders.
     pub(super) fn serves(&self) -> bool {
         self.ready && self.reported_at.is_none()
     }

@@ -12,7 +12,7 @@ use super::super::profile::SPEAKING_SINCE;
 use super::super::protocol::{Hello, ui};
 use super::super::wire::Conn;
 
-/// What the C library buffers before it writes to a pipe.
+/// Size of the C library's buffer for output to a pipe.
 const BLOCK: usize = 4096;
 /// The longest part of a line that versions before 13.0 read at once.
 const OLD_LINE: u64 = 4095;
@@ -26,7 +26,7 @@ pub(super) fn run(pipe: &Path, version: u32) -> ExitCode {
     let mut line = Vec::new();
     loop {
         line.clear();
-        // Before 13.0 a longer line is two, recorded (22).
+        // Before 13.0 a longer line is read as two, recorded (22).
         let most = if version < SPEAKING_SINCE { OLD_LINE } else { u64::MAX };
         match input.by_ref().take(most).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => break,
@@ -50,11 +50,11 @@ pub(super) fn run(pipe: &Path, version: u32) -> ExitCode {
             }
             return output.fail("Cannot send command to MPS control daemon process");
         }
-        // A daemon that goes away over a command leaves no trace but the missing answer.
+        // If a command ends the daemon, the only trace is the missing answer.
         match answer(&conn, &mut output) {
             Some(quits) => quitting |= quits,
-            // Dropped for another session before its first answer, it takes the silence for an answer and waits for
-            // the next line (recording 15). What it does with one is not recorded: synthetic, nothing.
+            // Dropped for another session before its first answer, it takes the silence for an answer and waits for the next line
+            // (recording 15). The fate of that line is not recorded; here nothing happens (synthetic).
             None if !answered => {
                 let _ = io::copy(&mut input, &mut io::sink());
                 return output.finish();
@@ -73,21 +73,21 @@ pub(super) fn run(pipe: &Path, version: u32) -> ExitCode {
     output.finish()
 }
 
-/// Connects as the socket modes allow: who may write to the privileged socket is privileged.
+/// Connects as the socket modes allow: a user that may write to the privileged socket is privileged.
 fn open(pipe: &Path) -> Option<Conn> {
     let conn = Conn::connect(&pipe.join("control_privileged"))
         .or_else(|_| Conn::connect(&pipe.join("control")))
         .ok()?;
-    // It greets everybody first.
+    // The daemon greets everybody first.
     let _ = conn.recv();
-    // Refused or granted, the next send shows it: a daemon that is busy with another session has closed this one.
+    // The next send shows if the session was granted: a daemon that is busy with another session has closed this one.
     if conn.send_message(&Hello::Ui).is_ok() {
         let _ = conn.recv();
     }
     Some(conn)
 }
 
-/// Prints the answer to one command; `Some(true)` when the daemon quits, `None` when it is gone.
+/// Prints the answer to one command; `Some(true)` if the daemon quits, `None` if it is gone.
 fn answer(conn: &Conn, output: &mut Output) -> Option<bool> {
     let mut quits = false;
     loop {

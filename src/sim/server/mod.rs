@@ -43,24 +43,24 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// Serves until the control process says stop or is gone.
+/// Serves until the control process tells it to stop or is gone.
 fn start(world: &World) -> Option<()> {
     let pid = std::process::id();
     let logs = log_directory();
     let socket = pipe_directory().join("control");
     let log = Log::open(&logs.join("server.log"), echoes()).ok()?;
     let uid = user();
-    // The real one writes this line between its fork and its exec, so it comes from the server's PID.
+    // The real server writes this line between its fork and its exec, so the line has the server's PID.
     Log::open(&logs.join("control.log"), echoes())
         .ok()?
         .line(Voice::Control, &format!("Starting new server {pid} for user {uid}"));
-    // Without the driver's library it ends without a word, recorded (22).
+    // Without the driver's library it ends without a message, recorded (22).
     if world.dir().join("no_cuda").exists() {
         return None;
     }
     log.line(Voice::Other, "Startup");
     log.line(Voice::Other, &format!("Connecting to control daemon on socket: {}", socket.display()));
-    // It runs as its clients' user, who has to reach the socket; one that cannot ends without a word, recorded (19).
+    // The server runs as its clients' user, who has to reach the socket; if not, the server ends without a message, recorded (19).
     if !reaches(&socket, uid) {
         return Some(());
     }
@@ -101,12 +101,12 @@ fn start(world: &World) -> Option<()> {
     obey(&server)
 }
 
-/// Whether a user reaches the socket, as the kernel says: by modes, and by ACLs (recording 28).
+/// Returns true if a user reaches the socket: the kernel decides, by modes and by ACLs (recording 28).
 fn reaches(socket: &Path, uid: u32) -> bool {
     if uid == 0 || multiuser() || uid == rustix::process::geteuid().as_raw() {
         return true;
     }
-    // A thread has a user of its own.
+    // A thread can run as another user than its process.
     let look = || {
         let user = Uid::from_raw(uid);
         set_thread_groups(&[]).and_then(|()| set_thread_res_uid(user, user, user)).is_ok()
@@ -159,7 +159,7 @@ fn obey(server: &Arc<Server>) -> Option<()> {
                     server.log(&"Waiting for current clients to finish");
                     server.log(&"Exiting");
                     server.report(&Report::Answer(Answer::Done))?;
-                    // Clients learn of it by the end of their connections.
+                    // The end of their connections tells the clients.
                     return Some(());
                 }
                 server.log(&format_args!("Server was unable to shutdown due to {threads} active clients"));
@@ -186,7 +186,7 @@ impl Server {
         envvar::position(&self.gpus.iter().collect::<Vec<_>>(), device)
     }
 
-    /// Does nothing for good, not even die with the control process: what is left of this is its memory.
+    /// Hangs for good, and does not even die with the control process: all that remains of it is its memory.
     fn hang(&self) -> ! {
         let _held = self.life.lock();
         loop {
@@ -199,7 +199,7 @@ impl Server {
     }
 }
 
-/// Ends this process when the control process is gone and nobody holds the lock, whatever it is doing just then.
+/// Ends this process when the control process is gone and nobody holds the lock, whatever this process is doing at that moment.
 fn die_with(control: &Conn) -> Option<Arc<Mutex<()>>> {
     let control = control.try_clone().ok()?;
     let life = Arc::new(Mutex::new(()));

@@ -1,4 +1,4 @@
-//! Who uses the server: client processes and their contexts.
+//! Users of the server: client processes and their contexts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -17,10 +17,10 @@ pub(super) struct Server {
     pub(super) gpus: Vec<Gpu>,
     pub(super) partitioned: bool,
     pub(super) control: Conn,
-    /// Who holds it keeps this process alive when the control process is gone.
+    /// While this is locked, this process stays alive when the control process is gone.
     pub(super) life: Arc<Mutex<()>>,
     table: Mutex<Table>,
-    /// Rung whenever a connection ends.
+    /// Notified whenever a connection ends.
     pub(super) left: Condvar,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Table {
     pub(super) limits: BTreeMap<usize, u64>,
     /// In the order of their first connections.
     pub(super) processes: Vec<Process>,
-    /// All contexts in the order in which they came: what every list follows.
+    /// All contexts in the order in which they came, which every list follows.
     pub(super) contexts: Vec<Context>,
     next_id: u32,
     /// Devices to be reset; clients on them have to leave first.
@@ -39,13 +39,13 @@ pub(super) struct Table {
     pub(super) destroyed: BTreeSet<usize>,
     /// Processes whose worker is in reset as they exit.
     pub(super) in_reset: BTreeSet<i32>,
-    /// The real server prints who came before, by mistake.
+    /// Process and context that came before: the real server prints these by mistake.
     pub(super) stale: (i32, u32),
 }
 
 pub(super) struct Process {
     pub(super) pid: i32,
-    /// Given with the first context.
+    /// ID, which the process gets with its first context.
     pub(super) id: u32,
     pub(super) namespace: u64,
     pub(super) command: String,
@@ -98,7 +98,7 @@ impl Table {
         !self.resetting.is_empty()
     }
 
-    /// Threads at work: one a connection.
+    /// Returns the number of worker threads: one a connection.
     pub(super) fn threads(&self) -> usize {
         self.processes.len() + self.contexts.len()
     }
@@ -125,7 +125,7 @@ impl Table {
         self.contexts.push(context);
     }
 
-    /// Clients in the order of their IDs.
+    /// Returns the clients in the order of their IDs.
     pub(super) fn rows(&self) -> Vec<ClientRow> {
         let mut rows: Vec<_> = self
             .processes

@@ -14,7 +14,7 @@ use super::error::{LONGEST_REPLY, SessionError};
 use super::pty::{self, Master};
 use crate::host::{OwnChild, Signal};
 
-/// How long a control process may take to end by itself once its input is over.
+/// Longest time for a control process to end by itself once its input is over.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// The most of standard error that is kept, in bytes.
 const LONGEST_COMPLAINT: usize = 4096;
@@ -47,7 +47,7 @@ pub(super) enum ReadOutcome {
     TooLong,
 }
 
-/// How a control process ended.
+/// End of a control process.
 #[derive(Debug)]
 pub(super) struct Ending {
     /// `None` when it had to be killed.
@@ -209,15 +209,15 @@ impl Ending {
         self.says("Cannot send")
     }
 
-    /// Whether it failed without a word, with the code of a program that was turned away: its words can be lost.
+    /// Returns true if it failed without a word, with the code of a program that was turned away: its words can be lost.
     pub(super) fn failed_in_silence(&self) -> bool {
         let code = self.status.and_then(|status| status.code());
         code == Some(1) && self.output.trim_ascii().is_empty() && self.complaint.trim_ascii().is_empty()
     }
 
-    /// What the control program did that none does whose daemon is another caller's; `None` for one that may have been turned
-    /// away, which ends in silence or says so. Of those that failed in silence, `failures` in a row with this one, a few may
-    /// have been.
+    /// Describes behaviour that no control program shows whose daemon is busy with another caller; `None` for one that may have been turned
+    /// away, which ends in silence or with a message. `failures` is the number of failures in silence in a row, this one included; a few of
+    /// them may have been turned away.
     pub(super) fn misbehaviour(&self, failures: u32) -> Option<String> {
         if self.turned_away() || (self.failed_in_silence() && failures < SILENT_FAILURES) {
             return None;
@@ -247,7 +247,7 @@ impl Ending {
         find_line(&self.output, 0, format!("Unknown command \"{delimiter}\"").as_bytes()).is_some()
     }
 
-    /// Whether these words are in what it said.
+    /// Returns true if these words are in its output or on its standard error.
     pub(super) fn says(&self, words: &str) -> bool {
         [&self.output, &self.complaint]
             .iter()
