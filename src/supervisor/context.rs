@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::driver::owned_compute_modes::OwnedComputeModes;
 use super::durable::{DurableRecord, DurableWrite};
 use super::handout::Handouts;
-use super::observe::foreign_daemons::ForeignDaemonScanner;
+use super::observe::foreign_daemons::{ForeignDaemon, ForeignDaemonScanner};
 use super::observe::gpu_presence::GpuPresence;
+use super::observe::poll::{self, ForeignPoll, PollTarget};
+use super::owned_compute_modes::OwnedComputeModes;
 use super::report::event_queue::EventQueue;
 use crate::clock::Clock;
 use crate::domain::DaemonName;
+use crate::domain::daemon::Mode;
 use crate::domain::timings::Timings;
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
@@ -131,6 +133,26 @@ impl SupervisorContext {
         let (written, done) = oneshot::channel();
         let write = DurableWrite { daemon: daemon.clone(), recorded, written };
         self.recorder.send(write).await.is_ok() && done.await.unwrap_or(false)
+    }
+
+    /// Reads a foreign daemon in one session of its own; fails with the reason if it cannot be read.
+    pub async fn read_foreign(&self, foreign: &ForeignDaemon) -> Result<ForeignPoll, String> {
+        let environment = foreign.daemon.environment.clone()?;
+        environment.reachable?;
+        let gpus = foreign.gpus.clone()?;
+        let _turn = self.foreign_daemons.readers.acquire().await.map_err(|error| error.to_string())?;
+        let control = self.control_program.channel(environment.pipe_directory);
+        let partitioned = if foreign.daemon.mode == Mode::Static { gpus.as_slice() } else { &[] };
+        let server_status = self.capability.server_status();
+        let target = PollTarget {
+            control: &*control,
+            partitioned,
+            deadline: self.deadline,
+            server_status,
+            inventory: &self.inventory,
+            handouts: &self.handouts,
+        };
+        poll::foreign(target, &environment.log_directory, &gpus, self.clock.unix_ms()).await
     }
 
     fn home(&self, daemon: &DaemonName) -> PathBuf {

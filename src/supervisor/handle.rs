@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::driver::terminate_client::{TerminateError, Terminating, Termination, unmanaged};
 use super::observed::Observed;
-use super::report::diagnosis::Diagnosis;
+use super::reconcile::diagnosis::Diagnosis;
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};

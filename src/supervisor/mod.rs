@@ -4,6 +4,7 @@
 //! with the state that it reads, acts, reads back, and publishes [`Observed`] by a watch. It never touches SQLite: records
 //! that have to outlive the manager go as a [`DurableWrite`] to the one recorder.
 
+mod blocker;
 mod context;
 mod driver;
 mod durable;
@@ -12,13 +13,16 @@ mod handle;
 mod handout;
 mod observe;
 mod observed;
+mod owned_compute_modes;
+mod recent;
 mod reconcile;
+mod remedy;
 pub mod report;
 #[cfg(test)]
 mod tests;
 
+pub use self::blocker::Blocker;
 pub use self::context::SupervisorContext;
-pub use self::driver::owned_compute_modes::OwnedComputeModes;
 pub use self::driver::terminate_client::{TerminateError, Terminating, Termination};
 pub use self::durable::{DurableRecord, DurableWrite, OpenReports, RememberedDaemon};
 pub use self::fleet::Fleet;
@@ -29,9 +33,10 @@ pub use self::observe::exposed_directories::{ExposedDirectory, ExposureSearch, e
 pub use self::observe::foreign_daemons::{ForeignDaemon, ForeignDaemonScanner};
 pub use self::observe::gpu_presence::GpuPresence;
 pub use self::observe::poll::ForeignPoll;
+pub use self::observe::server_log_events::UnobservedClient;
 pub use self::observed::Observed;
-pub use self::report::blocker::Blocker;
-pub use self::report::diagnosis::Diagnosis;
+pub use self::owned_compute_modes::OwnedComputeModes;
+pub use self::reconcile::diagnosis::Diagnosis;
 pub use crate::mps::log::kept_name;
 pub use crate::mps::log::window::{Excerpt, Line, OwnSessions, Part, excerpt};
 pub use crate::mps::process::foreign::reachable;

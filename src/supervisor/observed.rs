@@ -1,7 +1,7 @@
 //! The observations that a driver publishes.
 
-use super::report::blocker::Blocker;
-use super::report::diagnosis::Diagnosis;
+use super::blocker::Blocker;
+use super::reconcile::diagnosis::Diagnosis;
 use crate::domain::client::ClientFacts;
 use crate::domain::daemon::DaemonStatus;
 

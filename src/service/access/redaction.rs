@@ -7,7 +7,7 @@
 
 use crate::domain::TenantName;
 use crate::domain::access::Actor;
-use crate::domain::event::{AffectedClient, Details, Event, EventCause, EventType};
+use crate::domain::event::{AffectedClient, Details, Event, EventCause, EventVisibility};
 use crate::domain::incident::{Acknowledgement, Incident, IncidentKind};
 use crate::domain::occupancy::Lacking;
 use crate::domain::operation::{Operation, Step};

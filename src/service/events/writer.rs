@@ -22,9 +22,8 @@ use crate::service::{Backend, ServiceError};
 use crate::store::connected_clients::{self, ConnectedClient};
 use crate::store::events::Order;
 use crate::store::{self, Store, StoreError, Transaction};
-use crate::supervisor::report::event_queue::{
-    DaemonObservations, EventQueue, Observation, QueuedItem, UnobservedClient,
-};
+use crate::supervisor::UnobservedClient;
+use crate::supervisor::report::event_queue::{DaemonObservations, EventQueue, Observation, QueuedItem};
 
 /// Items taken from the queue at once.
 const BATCH: usize = 64;

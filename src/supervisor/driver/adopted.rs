@@ -8,10 +8,11 @@ use crate::domain::daemon::{DaemonDirectories, Incarnation};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
 use crate::mps::process::{self as daemon, foreign::Running};
+use crate::supervisor::blocker::Blocker;
+use crate::supervisor::observe::control_process::ControlProcess;
 use crate::supervisor::observe::control_process::token;
 use crate::supervisor::observe::foreign_daemons::{ForeignDaemon, SHARED_MEANS, SharedGpu};
 use crate::supervisor::observe::log_tail::Logs;
-use crate::supervisor::reconcile::daemon::{Blocker, ControlProcess};
 
 impl Driver {
     /// Returns the GPUs, mode and users of an adopted process that was found again.

@@ -294,13 +294,13 @@ pub(crate) mod tests {
 
     use tokio::sync::watch;
 
-    use super::super::owned_compute_modes::OwnedComputeModes;
     use super::*;
     use crate::domain::gpu::{Gpu, GpuProcess};
     use crate::domain::timings::Timings;
     use crate::gpu::{DeviceFile, GpuDriver, Inventory};
     use crate::host::systemd::Scopes;
     use crate::mps::{Capability, InstalledProgram};
+    use crate::supervisor::owned_compute_modes::OwnedComputeModes;
     use crate::supervisor::{DurableWrite, ForeignDaemonScanner, GpuPresence};
     use crate::testing::h200;
 

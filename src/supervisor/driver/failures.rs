@@ -16,15 +16,15 @@ use crate::host::{self, Identity, Signal};
 use crate::mps::log;
 use crate::mps::process::foreign::stranded;
 use crate::mps::process::{self as daemon, DaemonStartError};
+use crate::supervisor::blocker::Blocker;
 use crate::supervisor::observe::evidence::{DiagnosisEvidence, Pipes};
 use crate::supervisor::observe::gather;
 use crate::supervisor::observe::log_state::{died_in_session, opened_before};
 use crate::supervisor::observe::poll;
 use crate::supervisor::observe::poll_outcome::{PollOutcome, out_of_files};
-use crate::supervisor::reconcile::daemon::Blocker;
-use crate::supervisor::reconcile::remedy::Remedy;
+use crate::supervisor::reconcile::diagnosis::{self, Diagnosis, log_disk_full, pipes_lost};
 use crate::supervisor::reconcile::wedge::remedy;
-use crate::supervisor::report::diagnosis::{self, Diagnosis, log_disk_full, pipes_lost};
+use crate::supervisor::remedy::Remedy;
 
 /// Bytes at the end of control.log that are searched for the session in which the daemon died.
 const LAST_SESSION: usize = 64 * 1024;

@@ -14,12 +14,13 @@ use crate::gpu::GpuDriver;
 use crate::host::Identity;
 use crate::host::process::{death, is_alive};
 use crate::mps::process::{self as daemon, DaemonSearch, RecordedProcess, StartSpec};
+use crate::supervisor::blocker::Blocker;
 use crate::supervisor::durable::DurableRecord;
+use crate::supervisor::observe::control_process::ControlProcess;
 use crate::supervisor::observe::control_process::{shape, token};
 use crate::supervisor::observe::gpu_presence::GpuPresence;
 use crate::supervisor::observe::isolation;
-use crate::supervisor::reconcile::daemon::{Blocker, ControlProcess};
-use crate::supervisor::report::diagnosis::Diagnosis;
+use crate::supervisor::reconcile::diagnosis::Diagnosis;
 
 /// Pause between two searches for a daemon that an earlier manager was starting.
 const STARTING: Duration = Duration::from_millis(5);

@@ -8,7 +8,6 @@ mod inherited_handout;
 mod jobs;
 mod layout;
 mod lifecycle;
-pub(super) mod owned_compute_modes;
 pub(crate) mod partition_commands;
 mod percentage_probe;
 mod percentages;
@@ -40,9 +39,9 @@ use super::observe::log_tail::Logs;
 use super::observe::poll_outcome::PollOutcome;
 use super::observed::Observed;
 use super::reconcile::daemon::{DaemonReconciler, ReconcileStep};
+use super::reconcile::diagnosis::Diagnosis;
 use super::reconcile::layout::LayoutReconciler;
 use super::report::conditions::{DaemonCounters, status};
-use super::report::diagnosis::Diagnosis;
 use super::report::event_detector::EventDetector;
 
 use crate::domain::FilePlace;

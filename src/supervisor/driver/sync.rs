@@ -21,12 +21,13 @@ impl Driver {
         let process = self.state.process.as_ref();
         let partitioned = process.map_or(&[][..], |process| process.partitioned());
         let (outcome, clients) = poll::sync(
-            &self.context,
             PollTarget {
                 control: &*self.control,
                 partitioned,
                 deadline,
                 server_status: self.context.capability.server_status(),
+                inventory: &self.context.inventory,
+                handouts: &self.context.handouts,
             },
             &mut self.logs,
             desired,

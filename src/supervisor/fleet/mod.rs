@@ -1,5 +1,7 @@
 //! The drivers of all daemons, and the desired states published to them.
 
+mod reachability;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;

@@ -14,7 +14,7 @@ use crate::domain::condition::ConditionReason;
 use crate::domain::plan::OtherUsers;
 use crate::host::access::{self, PathAccess};
 use crate::mps::process::SOCKET;
-use crate::supervisor::reconcile::daemon::Blocker;
+use crate::supervisor::blocker::Blocker;
 
 /// Returns the users who may pass through the directory of a tenant: its own user, and the other users of its daemon.
 pub(super) fn of_tenant(uid: u32, others: &OtherUsers) -> PathAccess {

@@ -39,7 +39,7 @@ use tokio::time::Instant;
 use self::placeholder::{ClientDecision, Placeholder, Queue};
 pub(super) use self::policy::{DaemonTenants, handout};
 pub(super) use self::socket::{ControlSocket, Handout};
-use super::reconcile::daemon::Blocker;
+use super::blocker::Blocker;
 use crate::clock::Clock;
 use crate::domain::condition::ConditionReason;
 use crate::domain::plan::{DesiredVersion, DirectoryTenant};

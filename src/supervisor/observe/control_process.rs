@@ -2,10 +2,10 @@
 
 use crate::domain::GpuUuid;
 use crate::domain::client::ClientId;
-use crate::domain::daemon::Server;
+use crate::domain::daemon::{Mode, Server};
+use crate::domain::plan::Desired;
 use crate::host::{self, Identity};
 use crate::mps::process::{MULTI_USER_OPTIONS, mode};
-use crate::supervisor::reconcile::daemon::ControlProcess;
 
 impl From<ClientId> for Identity {
     fn from(client: ClientId) -> Self {
@@ -22,6 +22,31 @@ impl From<Identity> for ClientId {
 impl From<&Server> for Identity {
     fn from(server: &Server) -> Self {
         Self { pid: server.pid, start_time: server.start_time }
+    }
+}
+
+/// Control process of a daemon.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ControlProcess {
+    /// Identity of the process.
+    pub identity: Identity,
+    /// GPUs with which it was started.
+    pub gpus: Vec<GpuUuid>,
+    /// Mode according to its command line: with static partitions or without.
+    pub mode: Mode,
+    /// True if it was started with `-M`.
+    pub multi_user: bool,
+}
+
+impl ControlProcess {
+    /// Returns true if it was started as desired; only a new process can change that.
+    pub fn fits(&self, desired: &Desired) -> bool {
+        (&self.gpus, self.mode, self.multi_user) == (&desired.gpus, desired.mode, desired.multi_user)
+    }
+
+    /// Returns the GPUs whose partitions it lists: none in shared mode.
+    pub fn partitioned(&self) -> &[GpuUuid] {
+        if self.mode == Mode::Static { &self.gpus } else { &[] }
     }
 }
 

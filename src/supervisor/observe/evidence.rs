@@ -3,7 +3,7 @@
 use crate::domain::wedge::WedgeSettings;
 use crate::host::Identity;
 use crate::mps::process::ForeignCaller;
-use crate::supervisor::reconcile::remedy::Remedy;
+use crate::supervisor::remedy::Remedy;
 
 /// Evidence about a daemon that could not be read.
 #[derive(Debug, Clone, Default)]

@@ -8,7 +8,7 @@ use crate::domain::GpuUuid;
 use crate::domain::condition::ConditionReason;
 use crate::domain::gpu::{Gpu, GpuFacts};
 use crate::domain::plan::Desired;
-use crate::supervisor::reconcile::daemon::Blocker;
+use crate::supervisor::blocker::Blocker;
 
 /// GPUs that the driver listed last, with their MIG mode; holds no information before the first list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use crate::domain::daemon::{Effective, ServedUser, Waiting, WaitingClient};
 use crate::domain::gpu::GpuUuid;
 use crate::host::{self, Watch, process};
 use crate::mps::log::{self, Follow, Gained, LogRecord};
-use crate::supervisor::report::server_log_events::ServerLogEvents;
+use crate::supervisor::observe::server_log_events::ServerLogEvents;
 
 /// Size at which a log is emptied: every poll adds some lines, and nothing else would ever remove them. Twice as much of the
 /// removed text is kept in a file beside it.

@@ -11,9 +11,10 @@ use tokio::time::Instant;
 use super::exact_limits::WrittenLimits;
 use super::external_writes::ExternalWrites;
 use super::log_tail::Logs;
+use super::partition_listing::by_gpu;
 use super::poll_outcome::{PollOutcome, unanswered};
 use crate::domain::client::{ClientFacts, ClientId, MountedDirectories};
-use crate::domain::daemon::{Effective, MemoryReading, Mode, Server, ServerStatus};
+use crate::domain::daemon::{Effective, MemoryReading, Server, ServerStatus};
 use crate::domain::difference::SettingDifference;
 use crate::domain::environment::{
     MAX_CONNECTIONS, MEMORY_LIMITS, SM_PARTITION, TENANT_HINT, THREAD_PERCENTAGE, memory_limits,
@@ -23,12 +24,11 @@ use crate::domain::occupancy::{CONNECTIONS, USUAL_CONNECTIONS};
 use crate::domain::partitions;
 use crate::domain::plan::Desired;
 use crate::domain::{GpuUuid, MemoryLimit, ThreadPercentage};
+use crate::gpu::Inventory;
 use crate::host;
 use crate::mps::parse::{self, Clients, LimitReading, ParseError};
 use crate::mps::{Command, ControlChannel, ControlSession, DeviceSelector, SessionError};
-use crate::supervisor::context::SupervisorContext;
-use crate::supervisor::driver::partition_commands::by_gpu;
-use crate::supervisor::observe::foreign_daemons::ForeignDaemon;
+use crate::supervisor::handout::Handouts;
 
 /// Pause before a daemon is read again that still lists a dead server. [`UNNOTICED`] is the longest time for such retries.
 const UNNOTICED_POLL: Duration = Duration::from_millis(10);
@@ -54,6 +54,10 @@ pub(crate) struct PollTarget<'s> {
     pub(crate) deadline: Duration,
     /// True if the daemon reports whether a server takes clients; otherwise the logs show it.
     pub(crate) server_status: bool,
+    /// GPUs of this host, which know the memory of each process.
+    pub(crate) inventory: &'s Arc<dyn Inventory>,
+    /// Sockets of tenants, which show the tenant of a process.
+    pub(crate) handouts: &'s Arc<Handouts>,
 }
 
 /// Reason why a poll ended early.
@@ -80,7 +84,6 @@ impl From<ParseError> for PollError {
 
 /// Writes the `wrong` settings and reads everything. The list of clients is empty unless everything was read.
 pub(crate) async fn sync(
-    context: &SupervisorContext,
     target: PollTarget<'_>,
     logs: &mut Logs,
     desired: &Desired,
@@ -128,7 +131,7 @@ pub(crate) async fn sync(
                 if !target.server_status {
                     derive_statuses(&mut seen, logs);
                 }
-                let clients = clients(context, &desired.gpus, rows).await;
+                let clients = clients(target, &desired.gpus, rows).await;
                 place(&mut seen, &clients);
                 return (PollOutcome::Seen(seen), clients);
             }
@@ -165,7 +168,6 @@ pub struct ForeignPoll {
 
 /// Reads a foreign daemon in one session, and writes nothing; fails with the reason if it cannot be read.
 pub(crate) async fn foreign(
-    context: &SupervisorContext,
     target: PollTarget<'_>,
     log_directory: &Path,
     gpus: &[GpuUuid],
@@ -206,7 +208,7 @@ pub(crate) async fn foreign(
     if !target.server_status {
         derive_statuses(&mut effective, &logs);
     }
-    let clients = clients(context, gpus, rows).await;
+    let clients = clients(target, gpus, rows).await;
     place(&mut effective, &clients);
     Ok(ForeignPoll { effective, limited_by_uuid, clients })
 }
@@ -412,16 +414,12 @@ fn place(seen: &mut Effective, clients: &[ClientFacts]) {
 }
 
 /// Joins the daemon's list of clients with /proc and the driver's memory figures.
-async fn clients(
-    context: &SupervisorContext,
-    gpus: &[GpuUuid],
-    rows: Vec<parse::ClientRow>,
-) -> Vec<ClientFacts> {
+async fn clients(target: PollTarget<'_>, gpus: &[GpuUuid], rows: Vec<parse::ClientRow>) -> Vec<ClientFacts> {
     if rows.is_empty() {
         return Vec::new();
     }
-    let inventory = Arc::clone(&context.inventory);
-    let handouts = Arc::clone(&context.handouts);
+    let inventory = Arc::clone(target.inventory);
+    let handouts = Arc::clone(target.handouts);
     let gpus = gpus.to_vec();
     let pids: Vec<u32> = rows.iter().map(|row| row.pid).collect();
     let (memory, mut mounted) = tokio::task::spawn_blocking(move || {
@@ -499,19 +497,4 @@ fn facts(
             .as_ref()
             .map(|_| variable(MEMORY_LIMITS).map(|value| memory_limits(&value)).unwrap_or_default()),
     })
-}
-
-impl SupervisorContext {
-    /// Reads a foreign daemon in one session of its own; fails with the reason if it cannot be read.
-    pub async fn read_foreign(&self, foreign: &ForeignDaemon) -> Result<ForeignPoll, String> {
-        let environment = foreign.daemon.environment.clone()?;
-        environment.reachable?;
-        let gpus = foreign.gpus.clone()?;
-        let _turn = self.foreign_daemons.readers.acquire().await.map_err(|error| error.to_string())?;
-        let control = self.control_program.channel(environment.pipe_directory);
-        let partitioned = if foreign.daemon.mode == Mode::Static { gpus.as_slice() } else { &[] };
-        let server_status = self.capability.server_status();
-        let subject = PollTarget { control: &*control, partitioned, deadline: self.deadline, server_status };
-        self::foreign(self, subject, &environment.log_directory, &gpus, self.clock.unix_ms()).await
-    }
 }

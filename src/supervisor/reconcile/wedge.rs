@@ -11,9 +11,9 @@
 //! On real hardware the control daemon hangs with its server, killing the waiting client does not help, and `kill -9` of the
 //! server helps at once (FACTS.md, "A client killed while it connects").
 
-use super::remedy::Remedy;
 use crate::domain::wedge::{WedgePolicy, WedgeSettings};
 use crate::supervisor::observe::evidence::DiagnosisEvidence;
+use crate::supervisor::remedy::Remedy;
 
 /// Time that a daemon gets to answer again once its server was killed, before it is killed too.
 const HEAL_MS: i64 = 2_000;

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use super::diagnosis::{Diagnosis, log_disk_full};
-use super::recent::{SHOWN_MS, times};
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::{DaemonStatus, Effective, Phase, Server, ServerStatus, SessionCounts, Waiting};
 use crate::domain::difference::differences;
@@ -13,7 +11,9 @@ use crate::domain::layout::status::LayoutStatus;
 use crate::domain::maintenance::MaintenanceState;
 use crate::domain::plan::Desired;
 use crate::host;
+use crate::supervisor::recent::{SHOWN_MS, times};
 use crate::supervisor::reconcile::daemon::{DaemonReconciler, serves_another_user};
+use crate::supervisor::reconcile::diagnosis::{Diagnosis, log_disk_full};
 use crate::supervisor::reconcile::layout;
 
 /// Counters of a driver.

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::event::NewEvent;
 use crate::domain::{DaemonName, FilePlace};
+use crate::supervisor::observe::server_log_events::UnobservedClient;
 
 /// Most entries that may wait; further ones are counted and lost.
 const WAITING: usize = 4096;
@@ -26,19 +27,6 @@ pub enum Observation {
     UnobservedClient(UnobservedClient),
     /// Position to which server.log was read; everything that it reports is in this entry or in an earlier one.
     ReadTo(FilePlace),
-}
-
-/// Client that only server.log reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnobservedClient {
-    /// PID of the client.
-    pub pid: u32,
-    /// Server to which it connected.
-    pub server: u32,
-    /// Time at which it came, in unix milliseconds, according to the log.
-    pub came: Option<i64>,
-    /// Time at which it left, in unix milliseconds.
-    pub left: Option<i64>,
 }
 
 /// Observations of a driver at one time, written in one transaction.

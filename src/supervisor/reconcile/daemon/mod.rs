@@ -21,49 +21,24 @@ pub use self::decide::ReconcileStep;
 pub use self::phase::serves_another_user;
 use super::layout::LayoutReconciler;
 use super::wedge::WedgeDetector;
-use crate::domain::daemon::{Effective, Mode, Waiting};
+use crate::domain::daemon::{Effective, Waiting};
 use crate::domain::drift::DriftStatus;
-use crate::domain::gpu::GpuUuid;
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::plan::Desired;
 use crate::domain::timings::Timings;
 use crate::domain::wedge::ReplacedProcess;
 use crate::host::Identity;
+use crate::supervisor::blocker::Blocker;
+use crate::supervisor::observe::control_process::ControlProcess;
 use crate::supervisor::observe::debounce::PollDebounce;
 use crate::supervisor::observe::evidence::ResourceShortages;
 use crate::supervisor::observe::log_state::FailedServer;
-pub use crate::supervisor::report::blocker::Blocker;
-use crate::supervisor::report::diagnosis::Diagnosis;
+use crate::supervisor::reconcile::diagnosis::Diagnosis;
 
 /// A second death or failed start within this many milliseconds begins the back-off.
 const FAILURE_WINDOW_MS: i64 = 60_000;
 /// Pause between polls while a server starts.
 const SERVER_POLL_MS: i64 = 20;
-
-/// Control process of a daemon.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ControlProcess {
-    /// Identity of the process.
-    pub identity: Identity,
-    /// GPUs with which it was started.
-    pub gpus: Vec<GpuUuid>,
-    /// Mode according to its command line: with static partitions or without.
-    pub mode: Mode,
-    /// True if it was started with `-M`.
-    pub multi_user: bool,
-}
-
-impl ControlProcess {
-    /// Returns true if it was started as desired; only a new process can change that.
-    pub fn fits(&self, desired: &Desired) -> bool {
-        (&self.gpus, self.mode, self.multi_user) == (&desired.gpus, desired.mode, desired.multi_user)
-    }
-
-    /// Returns the GPUs whose partitions it lists: none in shared mode.
-    pub fn partitioned(&self) -> &[GpuUuid] {
-        if self.mode == Mode::Static { &self.gpus } else { &[] }
-    }
-}
 
 /// State of one daemon between two actions.
 #[derive(Debug, Clone, Default)]

@@ -4,7 +4,7 @@ use super::{Blocker, DaemonReconciler, FAILURE_WINDOW_MS};
 use crate::domain::daemon::{Effective, Phase};
 use crate::domain::difference::differences;
 use crate::domain::plan::Desired;
-use crate::supervisor::report::diagnosis::Diagnosis;
+use crate::supervisor::reconcile::diagnosis::Diagnosis;
 
 /// Number of failures in the window from which the phase is a crash loop.
 const CRASH_LOOP: usize = 5;

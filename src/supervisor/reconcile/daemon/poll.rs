@@ -9,8 +9,8 @@ use crate::domain::drift::Drifted;
 use crate::domain::plan::Desired;
 use crate::supervisor::observe::evidence::DiagnosisEvidence;
 use crate::supervisor::observe::poll_outcome::PollOutcome;
+use crate::supervisor::reconcile::diagnosis;
 use crate::supervisor::reconcile::wedge::WedgeDetector;
-use crate::supervisor::report::diagnosis;
 
 impl DaemonReconciler {
     /// Takes the outcome of a poll; `wrote` is true if it wrote settings first.

@@ -7,7 +7,7 @@ use crate::domain::layout::Enforcement;
 use crate::domain::layout::record::PartitionDrift;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::plan::Desired;
-use crate::supervisor::report::recent::{SHOWN_MS, times};
+use crate::supervisor::recent::{SHOWN_MS, times};
 
 impl LayoutReconciler {
     /// Returns the reason and a sentence for a daemon that is not ready because its layout is not in force.

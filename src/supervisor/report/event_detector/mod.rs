@@ -9,9 +9,7 @@ mod servers;
 use std::collections::{BTreeMap, BTreeSet};
 
 use self::server_end::ServerEnd;
-use super::diagnosis::Diagnosis;
 use super::event_queue::Observation;
-use super::server_log_events::ServerLogEvents;
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::condition::{self, ConditionReason};
@@ -24,6 +22,8 @@ use crate::domain::event::{
 use crate::domain::layout::execution::LayoutFailureCause;
 use crate::domain::layout::status::LayoutState;
 use crate::domain::plan::Desired;
+use crate::supervisor::observe::server_log_events::ServerLogEvents;
+use crate::supervisor::reconcile::diagnosis::Diagnosis;
 
 /// State of a daemon that is about to be published.
 pub(crate) struct Snapshot<'s> {

@@ -12,8 +12,8 @@ use crate::domain::layout::execution::{CommandAnswer, MoveAction};
 use crate::domain::layout::record::Degraded;
 use crate::domain::partitions::ListedPartition;
 use crate::domain::{DaemonName, GpuUuid, LayoutName, PartitionId};
+use crate::supervisor::recent::SHOWN_MS;
 use crate::supervisor::reconcile::layout::conditions::conditions;
-use crate::supervisor::report::recent::SHOWN_MS;
 
 fn uuid() -> GpuUuid {
     GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid")

@@ -8,8 +8,8 @@ use crate::domain::wedge::processes;
 use crate::mps::process::ForeignCaller;
 use crate::supervisor::observe::evidence::{DiagnosisEvidence, Pipes};
 use crate::supervisor::observe::poll_outcome::PollOutcome;
-use crate::supervisor::reconcile::remedy::Remedy;
 use crate::supervisor::reconcile::wedge::timeout_ms;
+use crate::supervisor::remedy::Remedy;
 
 /// Most processes that a message names.
 const NAMED: usize = 4;

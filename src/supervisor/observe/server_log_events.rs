@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use super::event_queue::UnobservedClient;
 use crate::domain::attribution::Signs;
 use crate::mps::log::{LogEvent, LogRecord};
 
@@ -21,6 +20,19 @@ const DISCONNECTS: usize = 1 << 16;
 const SAME_MOMENT_MS: i64 = 5;
 /// Number of polls without a client of the log, after which it is dropped.
 const POLLS: u8 = 2;
+
+/// Client that only server.log reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnobservedClient {
+    /// PID of the client.
+    pub pid: u32,
+    /// Server to which it connected.
+    pub server: u32,
+    /// Time at which it came, in unix milliseconds, according to the log.
+    pub came: Option<i64>,
+    /// Time at which it left, in unix milliseconds.
+    pub left: Option<i64>,
+}
 
 /// Events of the log that no caller has taken yet.
 #[derive(Debug, Default)]

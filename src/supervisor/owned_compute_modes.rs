@@ -9,10 +9,10 @@ use crate::domain::{DaemonName, GpuUuid};
 /// Compute modes that this manager has set, as the store has them.
 #[derive(Debug, Default)]
 pub struct OwnedComputeModes {
-    pub(super) held: Mutex<BTreeMap<GpuUuid, OwnedComputeMode>>,
-    pub(super) turn: tokio::sync::Mutex<()>,
+    pub(in crate::supervisor) held: Mutex<BTreeMap<GpuUuid, OwnedComputeMode>>,
+    pub(in crate::supervisor) turn: tokio::sync::Mutex<()>,
     /// GPUs whose mode this manager has read as desired: one that differs later was changed by another program.
-    pub(super) confirmed: Mutex<BTreeSet<GpuUuid>>,
+    pub(in crate::supervisor) confirmed: Mutex<BTreeSet<GpuUuid>>,
 }
 
 impl OwnedComputeModes {
@@ -32,20 +32,20 @@ impl OwnedComputeModes {
     }
 
     /// Notes whether the mode of a GPU is as desired, and returns true if it was noted as desired before.
-    pub(super) fn confirm(&self, gpu: &GpuUuid, is_so: bool) -> bool {
+    pub(in crate::supervisor) fn confirm(&self, gpu: &GpuUuid, is_so: bool) -> bool {
         let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
         if is_so { !confirmed.insert(gpu.clone()) } else { confirmed.remove(gpu) }
     }
 
-    pub(super) fn get(&self, gpu: &GpuUuid) -> Option<OwnedComputeMode> {
+    pub(in crate::supervisor) fn get(&self, gpu: &GpuUuid) -> Option<OwnedComputeMode> {
         self.held().get(gpu).cloned()
     }
 
-    pub(super) fn of(&self, daemon: &DaemonName) -> Vec<GpuUuid> {
+    pub(in crate::supervisor) fn of(&self, daemon: &DaemonName) -> Vec<GpuUuid> {
         self.held().iter().filter(|(_, held)| held.daemon == *daemon).map(|(gpu, _)| gpu.clone()).collect()
     }
 
-    pub(super) fn held(&self) -> MutexGuard<'_, BTreeMap<GpuUuid, OwnedComputeMode>> {
+    pub(in crate::supervisor) fn held(&self) -> MutexGuard<'_, BTreeMap<GpuUuid, OwnedComputeMode>> {
         // A panic elsewhere leaves the map as it was before or after one insert: both are consistent.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
