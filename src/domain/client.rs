@@ -80,6 +80,15 @@ impl std::fmt::Display for ClientId {
     }
 }
 
+/// Memory of a client on one GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ClientMemory {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Bytes it holds there, the context included; `null` if the driver does not report them.
+    pub used_bytes: Option<u64>,
+}
+
 /// The tenants' directories that are mounted, each on its own, in the mount namespace of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountedDirectories {

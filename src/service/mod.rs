@@ -11,7 +11,6 @@ mod error;
 pub mod events;
 pub mod host;
 pub mod host_file;
-mod idempotency;
 pub mod incidents;
 pub mod layouts;
 pub mod limits;

@@ -3,6 +3,7 @@
 use sqlx::SqliteConnection;
 
 use super::{StoreError, from_json, parsed, partition_leases, rows, to_json};
+use crate::domain::attribution::Candidate;
 use crate::domain::tenant::{LabelSelector, Tenant, TenantSpec};
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
 
@@ -91,24 +92,24 @@ pub async fn directories(db: &mut SqliteConnection) -> Result<Vec<TenantDirector
     rows.iter().map(|row| parsed("a tenant's directory", TenantDirectory::parse(row))).collect()
 }
 
-/// The tenants of a daemon by name, each with the user that its processes run as and its directory: what attribution needs, without
-/// reading each spec.
-pub async fn users(
+/// Returns the tenants of a daemon by name, as attribution sees them, without reading each spec.
+pub async fn candidates(
     db: &mut SqliteConnection,
     daemon: &DaemonName,
-) -> Result<Vec<(TenantName, u32, TenantDirectory)>, StoreError> {
-    let daemon = daemon.as_str();
+) -> Result<Vec<Candidate>, StoreError> {
+    let wanted = daemon.as_str();
     let rows = sqlx::query!(
         r#"SELECT name AS "name!", coalesce(json_extract(spec, '$.uid'), 0) AS "uid!: i64", directory
            FROM tenants WHERE daemon = ? ORDER BY name"#,
-        daemon
+        wanted
     );
-    let user = |name: &str, uid: i64, directory: &str| {
-        let name = parsed("a tenant's name", TenantName::parse(name))?;
+    let candidate = |name: &str, uid: i64, directory: &str| {
+        let tenant = parsed("a tenant's name", TenantName::parse(name))?;
         let directory = parsed("a tenant's directory", TenantDirectory::parse(directory))?;
-        Ok((name, parsed("a tenant's user", u32::try_from(uid))?, directory))
+        let uid = parsed("a tenant's user", u32::try_from(uid))?;
+        Ok(Candidate { tenant, daemon: daemon.clone(), uid, directory })
     };
-    rows.fetch_all(db).await?.into_iter().map(|row| user(&row.name, row.uid, &row.directory)).collect()
+    rows.fetch_all(db).await?.into_iter().map(|row| candidate(&row.name, row.uid, &row.directory)).collect()
 }
 
 /// Up to `limit` tenants by name, from the one after `after`: of one daemon, if one is named, and with a text in their names, if

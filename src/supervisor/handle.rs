@@ -7,31 +7,15 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::driver::terminate_client::{TerminateError, Terminating, Termination, unmanaged};
 use super::observed::Observed;
 use super::reconcile::diagnosis::Diagnosis;
+use super::requests::{DriverRequest, TerminateError, Terminating, Termination, unmanaged};
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::{DaemonStatus, Phase};
 use crate::domain::plan::Desired;
 use crate::metrics::control::Commands;
-
-/// Requests that a driver carries out once, in turn.
-pub(super) enum DriverRequest {
-    Restart,
-    /// Answered with the number of the request.
-    TryAgain(oneshot::Sender<u64>),
-    /// Applies to this generation, whatever the policy says about drift; answered with the number of the request.
-    ReconcileLayout(i64, oneshot::Sender<u64>),
-    Terminate {
-        client: ClientId,
-        stopped: StoppedPolicy,
-        /// Notified when MPS has ended the client's work and only its process is left.
-        work_ended: oneshot::Sender<()>,
-        answer: oneshot::Sender<Result<Termination, TerminateError>>,
-    },
-}
 
 /// Reason why no fresh poll was possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -18,12 +18,12 @@ mod recent;
 mod reconcile;
 mod remedy;
 pub mod report;
+mod requests;
 #[cfg(test)]
 mod tests;
 
 pub use self::blocker::Blocker;
 pub use self::context::SupervisorContext;
-pub use self::driver::terminate_client::{TerminateError, Terminating, Termination};
 pub use self::durable::{DurableRecord, DurableWrite, OpenReports, RememberedDaemon};
 pub use self::fleet::Fleet;
 pub use self::handle::{FreshError, Handle};
@@ -37,6 +37,7 @@ pub use self::observe::server_log_events::UnobservedClient;
 pub use self::observed::Observed;
 pub use self::owned_compute_modes::OwnedComputeModes;
 pub use self::reconcile::diagnosis::Diagnosis;
+pub use self::requests::{TerminateError, Terminating, Termination};
 pub use crate::mps::log::kept_name;
 pub use crate::mps::log::window::{Excerpt, Line, OwnSessions, Part, excerpt};
 pub use crate::mps::process::foreign::reachable;

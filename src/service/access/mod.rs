@@ -6,6 +6,7 @@
 pub mod audit;
 pub mod audit_log;
 pub mod context;
+pub(in crate::service) mod idempotency;
 pub mod redaction;
 pub(super) mod refusal_counts;
 mod refusals;

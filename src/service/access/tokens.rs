@@ -8,7 +8,7 @@ use crate::domain::event::{DomainEvent, EventCause, TokenFacts};
 use crate::domain::token::{Secret, Token, TokenId, TokenState};
 use crate::domain::{TenantName, TokenName};
 use crate::service::access::context::RequestContext;
-use crate::service::idempotency::once;
+use crate::service::access::idempotency::once;
 use crate::service::page::{Page, Paged};
 use crate::service::{Backend, Service, ServiceError, WriteOptions, transaction_end};
 use crate::store::{self, StoreError, Transaction};

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::access::Right;
-use crate::domain::client::{ClientFacts, ClientId};
+use crate::domain::client::{ClientFacts, ClientId, ClientMemory};
 use crate::domain::daemon::{Effective, Management, Mode};
 use crate::domain::foreign::{AdoptedSpec, AdoptionCandidate, InForce};
 use crate::domain::foreign_owner::ForeignOwner;
@@ -13,7 +13,6 @@ use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::{GpuDriver, Inventory};
 use crate::host::Identity;
 use crate::service::access::context::RequestContext;
-use crate::service::tenants::clients::ClientMemory;
 use crate::service::{Backend, Service, ServiceError};
 use crate::store;
 use crate::supervisor::{ForeignDaemon, ForeignPoll};

@@ -2,6 +2,7 @@
 
 pub mod adoption;
 pub mod foreign;
+pub(in crate::service) mod layout_fit;
 pub mod logs;
 pub mod lost;
 pub mod maintenance;
@@ -22,8 +23,8 @@ use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, admission};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::foreign::refuse_held;
+use crate::service::daemons::layout_fit::{DesiredDaemon, fit_layout};
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
-use crate::service::layouts::{DesiredDaemon, fit_layout};
 use crate::service::page::{Page, Paged};
 use crate::service::{
     Backend, Service, ServiceError, WriteOptions, Written, check_precondition, refuse_namesake, removed,

@@ -17,7 +17,6 @@ use crate::domain::event::{
 use crate::domain::gpu::{Gpu, board_name};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::host;
-use crate::service::tenants::clients::candidates;
 use crate::service::{Backend, ServiceError};
 use crate::store::connected_clients::{self, ConnectedClient};
 use crate::store::events::Order;
@@ -159,7 +158,7 @@ async fn write_observation(
         }
         Observation::ClientArrived(client) => {
             let leases = store::leases::all(&mut *db, boot_id).await?;
-            let candidates = candidates(&mut *db, daemon).await?;
+            let candidates = store::tenants::candidates(&mut *db, daemon).await?;
             let (tenant, attributed_by) = attribute(&Signs::from(&*client), daemon, &leases, &candidates);
             let client = connected(&client, tenant, attributed_by);
             connected_clients::put(&mut *db, daemon, boot_id, &client).await?;
@@ -227,19 +226,19 @@ async fn name_tenants(
     }
     match event {
         DomainEvent::BypassAppeared { processes, present, .. } => {
-            let candidates = candidates(db, daemon).await?;
+            let candidates = store::tenants::candidates(db, daemon).await?;
             for process in processes.iter_mut().chain(present) {
                 process.tenant = tenant_of_bypass(process, daemon, &leases, &candidates);
             }
         }
         DomainEvent::BypassChanged { present, .. } => {
-            let candidates = candidates(db, daemon).await?;
+            let candidates = store::tenants::candidates(db, daemon).await?;
             for process in present {
                 process.tenant = tenant_of_bypass(process, daemon, &leases, &candidates);
             }
         }
         DomainEvent::ClientRefused(refusal) => {
-            let candidates = candidates(db, daemon).await?;
+            let candidates = store::tenants::candidates(db, daemon).await?;
             let signs = refusal.process.as_ref();
             let by_process = signs.and_then(|signs| attribute(signs, daemon, &leases, &candidates).0);
             let by_lease = || refusal.pid.and_then(|pid| tenant_by_lease(&leases, pid));

@@ -10,7 +10,8 @@ use crate::domain::host_file::{HostChange, HostChangeAction, HostObjectKind, Sto
 use crate::domain::layout::Layout;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::{DaemonName, GpuUuid, LayoutName};
-use crate::service::layouts::{Projected, refuse_strategy};
+use crate::service::daemons::layout_fit::refuse_strategy;
+use crate::service::layouts::Projected;
 use crate::service::{Backend, ServiceError};
 use crate::store;
 

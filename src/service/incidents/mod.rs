@@ -21,9 +21,9 @@ use crate::domain::incident::{
 };
 use crate::domain::{DaemonName, GpuUuid, TenantName, rfc3339};
 use crate::service::access::context::RequestContext;
+use crate::service::access::idempotency::once;
 use crate::service::access::redaction::redact_incident;
 use crate::service::events::{NEVER, first_visible};
-use crate::service::idempotency::once;
 use crate::service::layouts::check_note;
 use crate::service::page::{Page, Paged};
 use crate::service::{Service, ServiceError, WriteOptions, transaction_end};

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::of_daemon::{refuse_mode, refuse_strategy};
 use super::{check_note, invalid, no_version, not_found, put_if_new};
 use crate::clock::Clock;
 use crate::domain::access::Right;
@@ -19,6 +18,7 @@ use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, LayoutName};
 use crate::operations::OutlookError;
 use crate::service::access::context::{Permit, RequestContext};
+use crate::service::daemons::layout_fit::{refuse_mode, refuse_strategy};
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::not_found as no_daemon;
 use crate::service::{Backend, FieldError, Service, ServiceError, WriteOptions};

@@ -2,7 +2,6 @@
 
 mod change;
 mod documents;
-mod of_daemon;
 mod partitions;
 pub mod replays;
 
@@ -11,7 +10,6 @@ use serde::{Deserialize, Serialize};
 pub use change::{ApplyRequest, LayoutTarget};
 pub(super) use change::{Projected, may_change, refuse_blocked};
 pub(super) use documents::take;
-pub(super) use of_daemon::{DesiredDaemon, fit_layout, refuse_strategy};
 pub use partitions::PartitionView;
 
 use crate::clock::Clock;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::access::Right;
 use crate::domain::attribution::{AttributedBy, Candidate, Signs, attribute};
-use crate::domain::client::{ClientFacts, ClientId, StoppedPolicy};
+use crate::domain::client::{ClientFacts, ClientId, ClientMemory, StoppedPolicy};
 use crate::domain::daemon::Mode;
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::resolution::Resolved;
@@ -19,15 +19,6 @@ use crate::service::page::{Page, Paged};
 use crate::service::{Backend, Service, ServiceError, WriteOptions};
 use crate::store;
 use crate::supervisor::TerminateError;
-
-/// Memory of a client on one GPU.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ClientMemory {
-    /// The GPU.
-    pub gpu: GpuUuid,
-    /// Bytes it holds there, the context included; `null` if the driver does not report them.
-    pub used_bytes: Option<u64>,
-}
 
 /// A process connected to an MPS server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -245,16 +236,6 @@ impl Backend {
         let tenant = store::tenants::get(&mut *self.parts.store.read().await?, tenant).await?;
         Ok(Some(tenant.map(|tenant| tenant.spec.daemon)))
     }
-}
-
-/// The tenants of a daemon, as attribution sees them.
-pub(in crate::service) async fn candidates(
-    db: store::Transaction<'_>,
-    daemon: &DaemonName,
-) -> Result<Vec<Candidate>, ServiceError> {
-    let users = store::tenants::users(db, daemon).await?.into_iter();
-    let candidate = |(tenant, uid, directory)| Candidate { tenant, daemon: daemon.clone(), uid, directory };
-    Ok(users.map(candidate).collect())
 }
 
 fn view(

@@ -16,7 +16,6 @@ use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, TenantName};
 use crate::host;
 use crate::service::daemons::maintenance::cordoned;
-use crate::service::tenants::clients::candidates;
 use crate::service::tenants::placement::{
     PartitionUser, Placement, partition_taken, partition_users, refuse_leased,
 };
@@ -170,7 +169,7 @@ impl Backend {
         leases.extend(store::leases::all(&mut reader, boot_id).await?);
         let mut of_daemons = BTreeMap::new();
         for daemon in daemons {
-            of_daemons.insert(daemon.clone(), candidates(&mut reader, daemon).await?);
+            of_daemons.insert(daemon.clone(), store::tenants::candidates(&mut reader, daemon).await?);
         }
         drop(reader);
         let handouts = Arc::clone(&self.parts.fleet.context().handouts);

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::super::handle::DriverRequest;
 use super::Driver;
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::host;
 use crate::metrics::control::Commands;
-use crate::supervisor::driver::terminate_client::{TerminateError, Termination, resume, terminate};
+use crate::supervisor::driver::terminate_client::{resume, terminate};
 use crate::supervisor::observe::gpu_presence::GpuPresence;
 use crate::supervisor::observe::poll_outcome::PollOutcome;
+use crate::supervisor::requests::{DriverRequest, TerminateError, Termination};
 
 impl Driver {
     /// Returns the counts and times of commands to the daemon.

@@ -30,7 +30,7 @@ use self::percentage_probe::PercentageProbe;
 use self::wakeups::{dies, logs_changed};
 use super::context::SupervisorContext;
 use super::durable::RememberedDaemon;
-use super::handle::{DriverLink, DriverRequest};
+use super::handle::DriverLink;
 use super::observe::bypass::Bypasses;
 use super::observe::exact_limits::WrittenLimits;
 use super::observe::foreign_daemons::{DaemonClaim, ForeignDaemon};
@@ -43,6 +43,7 @@ use super::reconcile::diagnosis::Diagnosis;
 use super::reconcile::layout::LayoutReconciler;
 use super::report::conditions::{DaemonCounters, status};
 use super::report::event_detector::EventDetector;
+use super::requests::DriverRequest;
 
 use crate::domain::FilePlace;
 use crate::domain::client::ClientFacts;

@@ -179,7 +179,7 @@ pub(in crate::service) fn refuse_strategy(name: &DaemonName, spec: &DaemonSpec) 
 }
 
 /// Refuses a layout that the daemon's mode cannot hold; `lacks_static` is why the control program has no static mode.
-pub(super) fn refuse_mode(
+pub(in crate::service) fn refuse_mode(
     name: &DaemonName,
     mode: Mode,
     enforcement: Enforcement,
