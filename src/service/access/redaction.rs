@@ -279,6 +279,7 @@ mod tests {
     use crate::domain::DaemonName;
     use crate::domain::access::{Grant, Origin, Principal};
     use crate::domain::event::EventSubject;
+    use crate::domain::event::EventType;
     use std::collections::BTreeMap;
 
     use crate::domain::incident::{IncidentTopic, Suspect};
@@ -395,7 +396,7 @@ mod tests {
                 let redacted = event.redacted_for(&actor("tenant:web"));
                 assert_eq!(redacted.cause, EventCause::Outsider { command: None });
                 // These concern only the tenant, by how they are written.
-                if !matches!(tenant_view(*kind), EventVisibility::Full | EventVisibility::FullWithoutDaemon) {
+                if !matches!(kind.visibility(), EventVisibility::Full | EventVisibility::FullWithoutDaemon) {
                     assert!(!format!("{redacted:?}").contains("batch"), "{redacted:?}");
                 }
             }

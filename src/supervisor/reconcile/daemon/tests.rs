@@ -7,7 +7,7 @@ use crate::domain::daemon::{Management, MemoryReading, Mode, Phase, Server};
 use crate::domain::difference::SettingDifference;
 use crate::domain::drift::DriftPolicy;
 use crate::domain::wedge::WedgeSettings;
-use crate::domain::{DaemonName, MemoryLimit, Priority, ThreadPercentage};
+use crate::domain::{DaemonName, GpuUuid, MemoryLimit, Priority, ThreadPercentage};
 use crate::supervisor::observe::poll_outcome::PollOutcome;
 
 const INTERVAL: PollInterval = PollInterval(8_000);

@@ -61,9 +61,9 @@ async fn main() -> Outcome {
     let patch = serde_json::from_value(serde_json::json!({"labels": {"team": "ml"}}))?;
     let patched = api.patch_tenant(&web, None, Some(30), None, &patch).await?;
     assert_eq!(patched.spec.labels.len(), 1);
-    let list = api.list_tenants(None, Some(&"gpu0".parse()?), None, None).await?;
+    let list = api.list_tenants(None, Some(&"gpu0".parse()?), None, None, None).await?;
     assert!(list.items.iter().any(|tenant| tenant.name == web));
-    let environment = api.get_tenant_environment(&web).await?;
+    let environment = api.get_tenant_environment(&web, None).await?;
     assert!(environment.variables.contains_key("CUDA_MPS_PIPE_DIRECTORY"));
 
     let partition: client::types::PartitionName = "web".parse()?;
