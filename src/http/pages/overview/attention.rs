@@ -88,7 +88,7 @@ fn of_host(host: &HostView, now: i64) -> Vec<Attention> {
     }
     if host.listening.insecure {
         let why = "callers beyond this host are served without TLS, so anyone on the network can read and change what is sent: \
-                   configure a certificate (docs/access.md)";
+                   configure a certificate (docs/wire.md)";
         found.push(attention(Tone::Warn, "Served without TLS", why, settings()));
     }
     if let Some(tls) = &host.listening.tls {
