@@ -43,6 +43,17 @@ impl ConnectedClient {
     }
 }
 
+/// Reads clients, by the rest of a statement and its values.
+macro_rules! select {
+    ($rest:tt $(, $value:expr)*) => {
+        sqlx::query_as!(
+            ConnectedClientRow,
+            r#"SELECT daemon, pid, start_time, server, uid, program, tenant, attributed_by FROM connected_clients "# + $rest
+            $(, $value)*
+        )
+    };
+}
+
 struct ConnectedClientRow {
     daemon: String,
     pid: i64,
@@ -106,15 +117,7 @@ pub async fn put(
 /// A connected client, of this boot or an earlier one.
 pub async fn get(db: &mut SqliteConnection, id: ClientId) -> Result<Option<ConnectedClient>, StoreError> {
     let (pid, start_time) = (i64::from(id.pid), id.start_time.cast_signed());
-    let row = sqlx::query_as!(
-        ConnectedClientRow,
-        "SELECT daemon, pid, start_time, server, uid, program, tenant, attributed_by
-         FROM connected_clients WHERE pid = ? AND start_time = ?",
-        pid,
-        start_time
-    )
-    .fetch_optional(db)
-    .await?;
+    let row = select!("WHERE pid = ? AND start_time = ?", pid, start_time).fetch_optional(db).await?;
     Ok(row.map(ConnectedClientRow::client).transpose()?.map(|(_, client)| client))
 }
 
@@ -126,10 +129,8 @@ pub async fn remove(
     id: ClientId,
 ) -> Result<Option<ConnectedClient>, StoreError> {
     let (daemon, pid, start_time) = (daemon.as_str(), i64::from(id.pid), id.start_time.cast_signed());
-    let row = sqlx::query_as!(
-        ConnectedClientRow,
-        "SELECT daemon, pid, start_time, server, uid, program, tenant, attributed_by
-         FROM connected_clients WHERE daemon = ? AND pid = ? AND start_time = ? AND boot_id = ?",
+    let row = select!(
+        "WHERE daemon = ? AND pid = ? AND start_time = ? AND boot_id = ?",
         daemon,
         pid,
         start_time,
@@ -156,15 +157,8 @@ pub async fn of_daemon(
     boot_id: &str,
 ) -> Result<Vec<ConnectedClient>, StoreError> {
     let daemon = daemon.as_str();
-    let rows = sqlx::query_as!(
-        ConnectedClientRow,
-        "SELECT daemon, pid, start_time, server, uid, program, tenant, attributed_by
-         FROM connected_clients WHERE daemon = ? AND boot_id = ? ORDER BY pid",
-        daemon,
-        boot_id
-    )
-    .fetch_all(db)
-    .await?;
+    let rows =
+        select!("WHERE daemon = ? AND boot_id = ? ORDER BY pid", daemon, boot_id).fetch_all(db).await?;
     rows.into_iter().map(|row| Ok(row.client()?.1)).collect()
 }
 
@@ -173,14 +167,7 @@ pub async fn remove_other_boots(
     db: &mut SqliteConnection,
     boot_id: &str,
 ) -> Result<Vec<NewEvent>, StoreError> {
-    let rows = sqlx::query_as!(
-        ConnectedClientRow,
-        "SELECT daemon, pid, start_time, server, uid, program, tenant, attributed_by
-         FROM connected_clients WHERE boot_id <> ? ORDER BY daemon, pid",
-        boot_id
-    )
-    .fetch_all(&mut *db)
-    .await?;
+    let rows = select!("WHERE boot_id <> ? ORDER BY daemon, pid", boot_id).fetch_all(&mut *db).await?;
     sqlx::query!("DELETE FROM connected_clients WHERE boot_id <> ?", boot_id).execute(db).await?;
     let left = |row: ConnectedClientRow| {
         let (daemon, client) = row.client()?;

@@ -6,6 +6,17 @@ use super::{StoreError, from_json, parsed, replays, rows, to_json};
 use crate::domain::daemon::{Daemon, DaemonDirectories, DaemonSpec, Incarnation, Management};
 use crate::domain::{DaemonName, GpuUuid, Inode, LayoutName};
 
+/// Reads daemons, by the rest of a statement and its values.
+macro_rules! select {
+    ($rest:tt $(, $value:expr)*) => {
+        sqlx::query_as!(
+            DaemonRow,
+            r#"SELECT name AS "name!", spec, revision, generation, created_at, updated_at FROM daemons "# + $rest
+            $(, $value)*
+        )
+    };
+}
+
 struct DaemonRow {
     name: String,
     spec: String,
@@ -33,21 +44,12 @@ impl TryFrom<DaemonRow> for Daemon {
 /// The daemon of that name.
 pub async fn get(db: &mut SqliteConnection, name: &DaemonName) -> Result<Option<Daemon>, StoreError> {
     let name = name.as_str();
-    let query = sqlx::query_as!(
-        DaemonRow,
-        r#"SELECT name AS "name!", spec, revision, generation, created_at, updated_at FROM daemons WHERE name = ?"#,
-        name
-    );
-    rows::one(db, query).await
+    rows::one(db, select!("WHERE name = ?", name)).await
 }
 
 /// All daemons, by name.
 pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Daemon>, StoreError> {
-    let query = sqlx::query_as!(
-        DaemonRow,
-        r#"SELECT name AS "name!", spec, revision, generation, created_at, updated_at FROM daemons ORDER BY name"#
-    );
-    rows::all(db, query).await
+    rows::all(db, select!("ORDER BY name")).await
 }
 
 /// The daemons with one of these GPUs, by name, without those that are only observed: they are their owners'.
@@ -68,14 +70,7 @@ pub async fn with_layout(
 
 /// Up to `limit` daemons by name, from the one after `after`.
 pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<Vec<Daemon>, StoreError> {
-    let query = sqlx::query_as!(
-        DaemonRow,
-        r#"SELECT name AS "name!", spec, revision, generation, created_at, updated_at
-           FROM daemons WHERE name > ? ORDER BY name LIMIT ?"#,
-        after,
-        limit
-    );
-    rows::all(db, query).await
+    rows::all(db, select!("WHERE name > ? ORDER BY name LIMIT ?", after, limit)).await
 }
 
 /// Writes a spec, new or changed, raises revision and generation, and takes the GPUs; one that is only observed

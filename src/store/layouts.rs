@@ -13,6 +13,17 @@ use crate::domain::layout::active::{
 use crate::domain::layout::{Enforcement, Layout, Version, VersionRef, percentage};
 use crate::domain::{DaemonName, LayoutName};
 
+/// Reads versions of layouts, by the rest of a statement and its values.
+macro_rules! select {
+    ($rest:tt $(, $value:expr)*) => {
+        sqlx::query_as!(
+            VersionRow,
+            r#"SELECT layout, version, content, author, note, created_at FROM layout_versions "# + $rest
+            $(, $value)*
+        )
+    };
+}
+
 struct VersionRow {
     layout: String,
     version: i64,
@@ -53,26 +64,13 @@ pub struct NewVersion<'v> {
 /// The newest version of a layout.
 pub async fn newest(db: &mut SqliteConnection, name: &LayoutName) -> Result<Option<Version>, StoreError> {
     let name = name.as_str();
-    let query = sqlx::query_as!(
-        VersionRow,
-        "SELECT layout, version, content, author, note, created_at FROM layout_versions
-         WHERE layout = ? ORDER BY version DESC LIMIT 1",
-        name
-    );
-    rows::one(db, query).await
+    rows::one(db, select!("WHERE layout = ? ORDER BY version DESC LIMIT 1", name)).await
 }
 
 /// One version of a layout.
 pub async fn version(db: &mut SqliteConnection, wanted: &VersionRef) -> Result<Option<Version>, StoreError> {
     let (name, number) = (wanted.name.as_str(), i64::from(wanted.version));
-    let query = sqlx::query_as!(
-        VersionRow,
-        "SELECT layout, version, content, author, note, created_at FROM layout_versions
-         WHERE layout = ? AND version = ?",
-        name,
-        number
-    );
-    rows::one(db, query).await
+    rows::one(db, select!("WHERE layout = ? AND version = ?", name, number)).await
 }
 
 /// Up to `limit` layouts by name, each in its newest version, from the one after `after`.
@@ -115,15 +113,11 @@ pub async fn versions(
     limit: i64,
 ) -> Result<Vec<Version>, StoreError> {
     let (name, before) = (name.as_str(), before.map_or(i64::MAX, i64::from));
-    let query = sqlx::query_as!(
-        VersionRow,
-        "SELECT layout, version, content, author, note, created_at FROM layout_versions
-         WHERE layout = ? AND version < ? ORDER BY version DESC LIMIT ?",
-        name,
-        before,
-        limit
-    );
-    rows::all(db, query).await
+    rows::all(
+        db,
+        select!("WHERE layout = ? AND version < ? ORDER BY version DESC LIMIT ?", name, before, limit),
+    )
+    .await
 }
 
 /// The number that the next version of a layout has: 1, or one more than any that it ever had.

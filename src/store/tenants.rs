@@ -7,6 +7,18 @@ use crate::domain::attribution::Candidate;
 use crate::domain::tenant::{LabelSelector, Tenant, TenantSpec};
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
 
+/// Reads tenants, by the rest of a statement and its values.
+macro_rules! select {
+    ($rest:tt $(, $value:expr)*) => {
+        sqlx::query_as!(
+            TenantRow,
+            r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
+                draining AS "draining: bool" FROM tenants "# + $rest
+            $(, $value)*
+        )
+    };
+}
+
 struct TenantRow {
     name: String,
     spec: String,
@@ -40,50 +52,23 @@ impl TryFrom<TenantRow> for Tenant {
 /// The tenant of that name.
 pub async fn get(db: &mut SqliteConnection, name: &TenantName) -> Result<Option<Tenant>, StoreError> {
     let name = name.as_str();
-    let query = sqlx::query_as!(
-        TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
-                  draining AS "draining: bool"
-           FROM tenants WHERE name = ?"#,
-        name
-    );
-    rows::one(db, query).await
+    rows::one(db, select!("WHERE name = ?", name)).await
 }
 
 /// All tenants, by daemon and name.
 pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Tenant>, StoreError> {
-    let query = sqlx::query_as!(
-        TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
-                  draining AS "draining: bool"
-           FROM tenants ORDER BY daemon, name"#
-    );
-    rows::all(db, query).await
+    rows::all(db, select!("ORDER BY daemon, name")).await
 }
 
 /// The tenants of a daemon, by name.
 pub async fn of_daemon(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec<Tenant>, StoreError> {
     let daemon = daemon.as_str();
-    let query = sqlx::query_as!(
-        TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
-                  draining AS "draining: bool"
-           FROM tenants WHERE daemon = ? ORDER BY name"#,
-        daemon
-    );
-    rows::all(db, query).await
+    rows::all(db, select!("WHERE daemon = ? ORDER BY name", daemon)).await
 }
 
 /// The tenants that have expired at this time or are drained, the first to expire first.
 pub async fn expired(db: &mut SqliteConnection, now: i64) -> Result<Vec<Tenant>, StoreError> {
-    let query = sqlx::query_as!(
-        TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
-                  draining AS "draining: bool"
-           FROM tenants WHERE expires_at <= ? OR draining = 1 ORDER BY expires_at, name"#,
-        now
-    );
-    rows::all(db, query).await
+    rows::all(db, select!("WHERE expires_at <= ? OR draining = 1 ORDER BY expires_at, name", now)).await
 }
 
 /// The directories of all tenants.
@@ -123,18 +108,15 @@ pub async fn page(
     limit: i64,
 ) -> Result<Vec<Tenant>, StoreError> {
     let (daemon, labels) = (daemon.map(DaemonName::as_str), to_json(labels));
-    let query = sqlx::query_as!(
-        TenantRow,
-        r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
-                  draining AS "draining: bool"
-           FROM tenants WHERE name > ?1 AND (?2 IS NULL OR daemon = ?2) AND (?3 IS NULL OR instr(name, ?3) > 0)
+    let query = select!(
+        "WHERE name > ?1 AND (?2 IS NULL OR daemon = ?2) AND (?3 IS NULL OR instr(name, ?3) > 0)
              AND NOT EXISTS (
                  SELECT 1 FROM json_each(?4) AS wanted WHERE NOT EXISTS (
                      SELECT 1 FROM json_each(spec, '$.labels') AS label
                      WHERE label.key = wanted.key AND (wanted.value IS NULL OR label.value = wanted.value)
                  )
              )
-           ORDER BY name LIMIT ?5"#,
+           ORDER BY name LIMIT ?5",
         after,
         daemon,
         text,

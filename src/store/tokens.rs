@@ -10,6 +10,18 @@ use crate::domain::{TenantName, TokenName};
 /// Tokens that can no longer be used and are still shown.
 const REMEMBERED: i64 = 1000;
 
+/// Reads tokens, by the rest of a statement and its values.
+macro_rules! select {
+    ($rest:tt $(, $value:expr)*) => {
+        sqlx::query_as!(
+            TokenRow,
+            r#"SELECT id AS "id!", name, digest, granted, created_at, created_by, expires_at, last_used_at, revoked_at FROM
+                tokens "# + $rest
+            $(, $value)*
+        )
+    };
+}
+
 struct TokenRow {
     id: String,
     name: String,
@@ -74,48 +86,23 @@ pub async fn insert(db: &mut SqliteConnection, token: &Token) -> Result<(), Stor
 /// The token with that ID.
 pub async fn get(db: &mut SqliteConnection, id: &TokenId) -> Result<Option<Token>, StoreError> {
     let id = id.as_str();
-    let query = sqlx::query_as!(
-        TokenRow,
-        r#"SELECT id AS "id!", name, digest, granted, created_at, created_by, expires_at, last_used_at, revoked_at
-           FROM tokens WHERE id = ?"#,
-        id
-    );
-    rows::one(db, query).await
+    rows::one(db, select!("WHERE id = ?", id)).await
 }
 
 /// Every token of a tenant, those that can no longer be used among them.
 pub async fn of_tenant(db: &mut SqliteConnection, tenant: &TenantName) -> Result<Vec<Token>, StoreError> {
     let granted = Grant::Tenant(tenant.clone()).to_string();
-    let query = sqlx::query_as!(
-        TokenRow,
-        r#"SELECT id AS "id!", name, digest, granted, created_at, created_by, expires_at, last_used_at, revoked_at
-           FROM tokens WHERE granted = ?"#,
-        granted
-    );
-    rows::all(db, query).await
+    rows::all(db, select!("WHERE granted = ?", granted)).await
 }
 
 /// Every token that can be used at a time.
 pub async fn living(db: &mut SqliteConnection, now: i64) -> Result<Vec<Token>, StoreError> {
-    let query = sqlx::query_as!(
-        TokenRow,
-        r#"SELECT id AS "id!", name, digest, granted, created_at, created_by, expires_at, last_used_at, revoked_at
-           FROM tokens WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?)"#,
-        now
-    );
-    rows::all(db, query).await
+    rows::all(db, select!("WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?)", now)).await
 }
 
 /// Up to `limit` tokens by ID, from the one after `after`.
 pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<Vec<Token>, StoreError> {
-    let query = sqlx::query_as!(
-        TokenRow,
-        r#"SELECT id AS "id!", name, digest, granted, created_at, created_by, expires_at, last_used_at, revoked_at
-           FROM tokens WHERE id > ?1 ORDER BY id LIMIT ?2"#,
-        after,
-        limit
-    );
-    rows::all(db, query).await
+    rows::all(db, select!("WHERE id > ?1 ORDER BY id LIMIT ?2", after, limit)).await
 }
 
 /// Revokes a token and ends its sessions; false where it was revoked before.
