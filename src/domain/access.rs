@@ -25,18 +25,11 @@ pub enum Role {
     Admin,
 }
 
+api_words!(Role: Viewer "viewer", Operator "operator", Admin "admin");
+
 impl Role {
     /// Every role, the least first.
     pub const ALL: [Self; 3] = [Self::Viewer, Self::Operator, Self::Admin];
-
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Viewer => "viewer",
-            Self::Operator => "operator",
-            Self::Admin => "admin",
-        }
-    }
 }
 
 /// Grant of an actor: a role on the host, or one tenant.

@@ -16,17 +16,7 @@ pub enum CheckVerdict {
     Fail,
 }
 
-impl CheckVerdict {
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Skipped => "skipped",
-            Self::Warn => "warn",
-            Self::Fail => "fail",
-        }
-    }
-}
+api_words!(CheckVerdict: Ok "ok", Skipped "skipped", Warn "warn", Fail "fail");
 
 /// One of several things that a check found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -148,15 +148,9 @@ pub enum LeaseKind {
     Recorded,
 }
 
-impl LeaseKind {
-    /// The word in the store and in the API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Own => "own",
-            Self::Recorded => "recorded",
-        }
-    }
+api_words!(LeaseKind: Own "own", Recorded "recorded");
 
+impl LeaseKind {
     /// Reads the word of the store.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         [Self::Own, Self::Recorded]

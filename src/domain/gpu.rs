@@ -378,16 +378,7 @@ pub enum ComputeMode {
     Prohibited,
 }
 
-impl ComputeMode {
-    /// Returns the word in a spec.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::ExclusiveProcess => "exclusive_process",
-            Self::Prohibited => "prohibited",
-        }
-    }
-}
+api_words!(ComputeMode: Default "default", ExclusiveProcess "exclusive_process", Prohibited "prohibited");
 
 /// A process that the driver lists on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]

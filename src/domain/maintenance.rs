@@ -75,17 +75,9 @@ pub enum MaintenanceState {
     Ending,
 }
 
-impl MaintenanceState {
-    /// Returns the word in the store and in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Draining => "draining",
-            Self::Quitting => "quitting",
-            Self::Active => "active",
-            Self::Ending => "ending",
-        }
-    }
+api_words!(MaintenanceState: Draining "draining", Quitting "quitting", Active "active", Ending "ending");
 
+impl MaintenanceState {
     /// Returns true if daemons stay down in this state although their specs say that they run.
     pub fn holds_down(self) -> bool {
         matches!(self, Self::Quitting | Self::Active)

@@ -4,6 +4,9 @@
 //! arguments. Newtypes are built by `parse` (or `try_from`) and are valid from then on, so no other
 //! layer checks them again.
 
+#[macro_use]
+mod words;
+
 pub mod access;
 pub mod admission;
 pub mod attention;

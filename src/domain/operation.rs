@@ -188,6 +188,10 @@ pub enum OperationState {
     Cancelled,
 }
 
+api_words!(OperationState:
+    Pending "pending", Running "running", Succeeded "succeeded", Failed "failed", Cancelled "cancelled",
+);
+
 impl OperationState {
     /// All states, in the order in which an operation can come to them.
     pub const ALL: [Self; 5] = [Self::Pending, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
@@ -200,17 +204,6 @@ impl OperationState {
             let shown: String = text.chars().take(80).collect();
             format!("{shown:?} is not a state of an operation: give one of {known}")
         })
-    }
-
-    /// Returns the word in the store and in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
     }
 
     /// Returns true if the state is final.

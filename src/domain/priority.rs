@@ -15,6 +15,8 @@ pub enum Priority {
     BelowNormal,
 }
 
+api_words!(Priority: Normal "normal", BelowNormal "below_normal");
+
 impl Priority {
     /// The digit that `set_default_client_priority` and `CUDA_MPS_CLIENT_PRIORITY` take.
     pub fn as_mps(self) -> u8 {
@@ -30,14 +32,6 @@ impl Priority {
             0 => Some(Self::Normal),
             1 => Some(Self::BelowNormal),
             _ => None,
-        }
-    }
-
-    /// The word used in the API and the store.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "normal",
-            Self::BelowNormal => "below_normal",
         }
     }
 }

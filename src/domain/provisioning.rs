@@ -39,17 +39,7 @@ pub enum ProvisioningStrategy {
     Weighted,
 }
 
-impl ProvisioningStrategy {
-    /// Returns the word in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Uniform => "uniform",
-            Self::Relaxed => "relaxed",
-            Self::Weighted => "weighted",
-        }
-    }
-}
+api_words!(ProvisioningStrategy: None "none", Uniform "uniform", Relaxed "relaxed", Weighted "weighted");
 
 impl Provisioning {
     /// Returns true if a strategy gives shares.

@@ -32,16 +32,7 @@ pub enum AuditOutcome {
     Failed,
 }
 
-impl AuditOutcome {
-    /// The word in the store and in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Refused => "refused",
-            Self::Failed => "failed",
-        }
-    }
-}
+api_words!(AuditOutcome: Done "done", Refused "refused", Failed "failed");
 
 /// An attempted action.
 #[derive(Debug, Clone, PartialEq, Eq)]

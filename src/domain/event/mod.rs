@@ -44,6 +44,8 @@ pub enum Severity {
     Critical,
 }
 
+api_words!(Severity: Info "info", Warning "warning", Error "error", Critical "critical");
+
 impl Severity {
     /// All severities, the least first.
     pub const ALL: [Self; 4] = [Self::Info, Self::Warning, Self::Error, Self::Critical];
@@ -55,16 +57,6 @@ impl Severity {
             Self::Warning => 2,
             Self::Error => 3,
             Self::Critical => 4,
-        }
-    }
-
-    /// Returns the word in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Error => "error",
-            Self::Critical => "critical",
         }
     }
 }

@@ -52,17 +52,7 @@ pub enum HostObjectKind {
     Binding,
 }
 
-impl HostObjectKind {
-    /// Returns the word in texts.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Layout => "layout",
-            Self::Daemon => "daemon",
-            Self::Tenant => "tenant",
-            Self::Binding => "binding",
-        }
-    }
-}
+api_words!(HostObjectKind: Layout "layout", Daemon "daemon", Tenant "tenant", Binding "binding");
 
 /// A field of an object that changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

@@ -105,15 +105,7 @@ pub enum PartitionIdSource {
     Replayed,
 }
 
-impl PartitionIdSource {
-    /// Returns the word in the store and in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Applied => "applied",
-            Self::Replayed => "replayed",
-        }
-    }
-}
+api_words!(PartitionIdSource: Applied "applied", Replayed "replayed");
 
 impl AppliedLayout {
     /// Returns the record to write after a run: the IDs that the layout in force gave on its GPUs. Returns `None` unless all steps were

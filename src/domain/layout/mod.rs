@@ -96,15 +96,7 @@ pub enum Enforcement {
     Percentage,
 }
 
-impl Enforcement {
-    /// Returns the word in a document.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Static => "static",
-            Self::Percentage => "percentage",
-        }
-    }
-}
+api_words!(Enforcement: Static "static", Percentage "percentage");
 
 /// One step of a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

@@ -91,18 +91,7 @@ pub enum Verdict {
     Failed,
 }
 
-impl Verdict {
-    /// Returns the word in the store and in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Same => "same",
-            Self::First => "first",
-            Self::Differs => "differs",
-            Self::Failed => "failed",
-        }
-    }
-}
+api_words!(Verdict: Pending "pending", Same "same", First "first", Differs "differs", Failed "failed");
 
 impl Replay {
     /// Returns the number of steps that gave the recorded ID, and the number of steps with a recorded ID. Both are equal where nothing is

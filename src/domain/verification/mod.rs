@@ -194,19 +194,10 @@ pub enum VerifiedSetting {
     Priority,
 }
 
-impl VerifiedSetting {
-    /// Returns the word in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Mps => "mps",
-            Self::Gpus => "gpus",
-            Self::Sms => "sms",
-            Self::DeviceMemoryLimit => "device_memory_limit",
-            Self::LargestAllocation => "largest_allocation",
-            Self::Priority => "priority",
-        }
-    }
-}
+api_words!(VerifiedSetting:
+    Mps "mps", Gpus "gpus", Sms "sms", DeviceMemoryLimit "device_memory_limit",
+    LargestAllocation "largest_allocation", Priority "priority",
+);
 
 /// A value of a setting, of the type that the setting has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

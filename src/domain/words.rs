@@ -1,0 +1,15 @@
+//! Words of the API for the values of an enum.
+
+/// Gives an enum `as_str`, the word of the API for each value.
+macro_rules! api_words {
+    ($name:ident: $($variant:ident $word:literal),+ $(,)?) => {
+        impl $name {
+            /// Returns the word of the API.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
+        }
+    };
+}
