@@ -21,7 +21,7 @@ pub(super) fn behind_the_command(command: &Command, words: Vec<OsString>) -> Vec
         let is_it = |arg: &&clap::Arg| {
             let long = name.strip_prefix("--");
             long.is_some_and(|long| arg.get_long() == Some(long))
-                || (long.is_none() && arg.get_short() == name.chars().nth(1))
+                || (long.is_none() && name.chars().nth(1).is_some_and(|short| arg.get_short() == Some(short)))
         };
         let of_call = shared.get_arguments().find(is_it);
         let takes_value = of_call.or_else(|| command.get_arguments().find(is_it));
@@ -34,6 +34,10 @@ pub(super) fn behind_the_command(command: &Command, words: Vec<OsString>) -> Vec
     while let Some(next) = words.peek().and_then(|word| inner.find_subcommand(word)) {
         inner = next;
         ordered.extend(words.next());
+    }
+    if inner.has_subcommands() {
+        // The command is missing or misspelt, or asks for help: that is to be said, and not that an option is in the way.
+        moved.clear();
     }
     ordered.into_iter().chain(moved).chain(words).collect()
 }
@@ -56,7 +60,10 @@ mod tests {
             ("status --url x", "status --url x"),
             ("--version", "--version"),
             ("--yes status", "--yes status"),
-            ("-o", "-o"),
+            ("--no-wait status", "--no-wait status"),
+            ("-o json tenant lst", "tenant lst"),
+            ("-o json help tenant", "help tenant"),
+            ("- web tenant get", "- web tenant get"),
         ] {
             let words = |text: &str| -> Vec<OsString> {
                 std::iter::once("mps-manager").chain(text.split(' ')).map(OsString::from).collect()

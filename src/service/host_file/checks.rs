@@ -48,11 +48,16 @@ impl Compared {
             self.spec.daemons.contains_key(name)
                 || self.spec.bindings.contains_key(name)
                 || self.deletes(HostObjectKind::Daemon, name.as_str())
+                || self.spec.tenants.values().any(|tenant| tenant.daemon == *name)
         });
         let bound =
             self.spec.bindings.values().chain(daemons.values().filter_map(|daemon| daemon.layout.as_ref()));
         let bound: BTreeSet<LayoutName> = bound.map(|active| active.name.clone()).collect();
-        layouts.retain(|name, _| self.spec.layouts.contains_key(name) || bound.contains(name));
+        layouts.retain(|name, _| {
+            self.spec.layouts.contains_key(name)
+                || bound.contains(name)
+                || self.deletes(HostObjectKind::Layout, name.as_str())
+        });
         versions.retain(|version, _| bound.contains(&version.name));
         StoredHost { layouts, next_versions, versions, daemons, ..StoredHost::default() }
     }
