@@ -336,7 +336,7 @@ enum SimCommand {
 /// Runs the command line.
 pub fn main() -> ExitCode {
     completion::answer_shell::<Cli>();
-    let words = option_order::behind_the_command(&Cli::command(), std::env::args_os().collect());
+    let words = option_order::behind_the_command(Cli::command, std::env::args_os().collect());
     let cli = parsed(&words).unwrap_or_else(|error| error.exit());
     choose_colour(cli.color);
     dispatch(cli.command).unwrap_or_else(|message| {

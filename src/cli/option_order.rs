@@ -7,8 +7,12 @@ use clap::{Args as _, Command};
 use super::server::CallArgs;
 
 /// Moves the options that nearly every command takes from before its name to behind it, where they are declared.
-pub(super) fn behind_the_command(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
-    let shared = CallArgs::augment_args(Command::new("shared"));
+pub(super) fn behind_the_command(command: fn() -> Command, words: Vec<OsString>) -> Vec<OsString> {
+    // Nearly every command comes first; only the others pay for the list of commands.
+    if !words.get(1).is_some_and(|word| word.as_encoded_bytes().starts_with(b"-")) {
+        return words;
+    }
+    let (command, shared) = (&command(), CallArgs::augment_args(Command::new("shared")));
     let mut words = words.into_iter().peekable();
     let mut ordered: Vec<OsString> = words.next().into_iter().collect();
     let mut moved = Vec::new();
@@ -18,17 +22,16 @@ pub(super) fn behind_the_command(command: &Command, words: Vec<OsString>) -> Vec
             Some((name, _)) => (name, true),
             None => (&*text, text.len() > 2 && !text.starts_with("--")),
         };
-        let is_it = |arg: &&clap::Arg| {
-            let long = name.strip_prefix("--");
-            long.is_some_and(|long| arg.get_long() == Some(long))
-                || (long.is_none() && name.chars().nth(1).is_some_and(|short| arg.get_short() == Some(short)))
+        let is_it = |arg: &&clap::Arg| match name.strip_prefix("--") {
+            Some(long) => arg.get_long() == Some(long),
+            None => name.chars().nth(1).is_some_and(|short| arg.get_short() == Some(short)),
         };
         let of_call = shared.get_arguments().find(is_it);
-        let takes_value = of_call.or_else(|| command.get_arguments().find(is_it));
-        let takes_value = takes_value.is_some_and(|arg| arg.get_action().takes_values());
+        let declared = of_call.or_else(|| command.get_arguments().find(is_it));
+        let takes_value = !has_value && declared.is_some_and(|arg| arg.get_action().takes_values());
         let place = if of_call.is_some() { &mut moved } else { &mut ordered };
         place.push(option);
-        place.extend(words.next_if(|_| takes_value && !has_value));
+        place.extend(words.next_if(|_| takes_value));
     }
     let mut inner = command;
     while let Some(next) = words.peek().and_then(|word| inner.find_subcommand(word)) {
@@ -68,7 +71,7 @@ mod tests {
             let words = |text: &str| -> Vec<OsString> {
                 std::iter::once("mps-manager").chain(text.split(' ')).map(OsString::from).collect()
             };
-            assert_eq!(behind_the_command(&Cli::command(), words(typed)), words(meant), "{typed}");
+            assert_eq!(behind_the_command(Cli::command, words(typed)), words(meant), "{typed}");
         }
     }
 }
