@@ -169,6 +169,15 @@ pub struct Daemon {
     pub updated_at: i64,
 }
 
+impl Daemon {
+    /// Writes another spec.
+    pub fn change(&mut self, spec: DaemonSpec, now: i64) {
+        (self.spec, self.updated_at) = (spec, now);
+        self.revision += 1;
+        self.generation += 1;
+    }
+}
+
 /// The control process a daemon has, or had when it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Incarnation {

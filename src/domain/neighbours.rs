@@ -69,6 +69,7 @@ mod tests {
             updated_at: 0,
             directory: TenantDirectory::parse("0123456789").expect("a directory"),
             draining: false,
+            finished: false,
         }
     }
 

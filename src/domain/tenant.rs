@@ -292,9 +292,20 @@ pub struct Tenant {
     pub directory: TenantDirectory,
     /// True while it is being drained; a change of its expiry ends the drain.
     pub draining: bool,
+    /// True if its drain declared that no process will be started with its environment any more.
+    pub finished: bool,
 }
 
 impl Tenant {
+    /// Writes another spec. A change of the expiry ends a drain.
+    pub fn change(&mut self, spec: TenantSpec, now: i64) {
+        if self.spec.expires_at != spec.expires_at {
+            (self.draining, self.finished) = (false, false);
+        }
+        (self.spec, self.updated_at) = (spec, now);
+        self.generation += 1;
+    }
+
     /// Returns true if it admits no process at `now`, in unix milliseconds, and is deleted once it has none. A drain does not depend on the
     /// clock, which may be set back.
     pub fn has_expired(&self, now: i64) -> bool {

@@ -10,6 +10,11 @@ impl TenantDirectory {
     /// Number of characters of each name.
     pub const LENGTH: usize = 10;
 
+    /// Builds a name from random bytes.
+    pub fn new(random: [u8; Self::LENGTH / 2]) -> Self {
+        Self(hex::encode(random))
+    }
+
     /// Parses ten lower-case hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);

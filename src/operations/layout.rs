@@ -314,7 +314,7 @@ impl Engine {
                         let spec = DaemonSpec { layout, ..daemon.spec.clone() };
                         store::operations::put_spec(&mut *db, id, &daemon, &spec, now).await?;
                     } else {
-                        store::daemons::touch(&mut *db, &name).await?;
+                        store::daemons::touch(&mut *db, &[&name]).await?;
                     }
                     Ok((store::plans::desired(db, &name, &gpus, manager_uid).await?, TransactionEnd::Commit))
                 })

@@ -373,7 +373,7 @@ async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonN
                         maintenance.as_ref().is_some_and(|maintenance| maintenance.covers(&daemon.spec.gpus))
                     };
                     if !daemon.spec.is_observed() && (covered(&before) || covered(&after)) {
-                        store::daemons::touch(&mut *db, &daemon.name).await?;
+                        store::daemons::touch(&mut *db, &[&daemon.name]).await?;
                         desired
                             .extend(store::plans::desired(&mut *db, &daemon.name, &gpus, manager_uid).await?);
                     }

@@ -16,7 +16,6 @@ use crate::domain::environment::cdi::CdiDirectory;
 use crate::domain::gpu::Gpu;
 use crate::domain::health::HostHealth;
 use crate::domain::listening::HostListening;
-use crate::domain::plan::Desired;
 use crate::gpu::{Inventory, InventoryError};
 use crate::metrics::Metrics;
 use crate::metrics::snapshot::CommittedSnapshot;
@@ -199,13 +198,6 @@ impl Backend {
         let inventory = Arc::clone(&self.parts.inventory);
         let answer = tokio::task::spawn_blocking(move || call(&*inventory)).await;
         answer.map_err(|error| ServiceError::Internal(error.to_string()))
-    }
-
-    /// Publishes the desired state of daemons after a commit.
-    pub(super) fn publish(&self, desired: impl IntoIterator<Item = Desired>) {
-        for desired in desired {
-            self.parts.fleet.publish(desired, None);
-        }
     }
 }
 

@@ -121,6 +121,11 @@ pub enum ServiceError {
 }
 
 impl ServiceError {
+    /// Says that there is no such resource.
+    pub fn not_found(kind: &'static str, name: &impl ToString) -> Self {
+        Self::NotFound { kind, name: name.to_string() }
+    }
+
     /// One invalid field.
     pub fn field(pointer: &str, detail: impl Into<String>) -> Self {
         Self::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail: detail.into() }])

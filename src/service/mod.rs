@@ -5,6 +5,7 @@
 
 pub mod access;
 mod backend;
+mod change;
 mod change_feed;
 pub mod daemons;
 mod error;
@@ -132,11 +133,15 @@ async fn refuse_namesake(
     kind: &str,
     name: &str,
 ) -> Result<(), ServiceError> {
-    let Some(there) = store::namesakes::namesake(db, kind, name).await? else { return Ok(()) };
-    Err(ServiceError::Conflict(format!(
+    let there = store::namesakes::namesake(db, kind, name).await?;
+    there.map_or(Ok(()), |there| Err(namesake_refusal(kind, &there, name)))
+}
+
+fn namesake_refusal(kind: &str, there: &str, name: &str) -> ServiceError {
+    ServiceError::Conflict(format!(
         "there is a {kind} {there} already, and a name that differs from it only in hyphens and underscores is taken for the same by \
          newer versions of MPS: choose another name than {name}"
-    )))
+    ))
 }
 
 /// The entity tag of a revision.

@@ -7,6 +7,9 @@ use super::schema::{self, Schema};
 use super::{StoreError, from_json};
 use crate::domain::audit::{AttemptedAction, AuditOutcome, AuditRecord, Broken, Head};
 
+/// Most rows of one statement: it may have 32 766 values.
+const ROWS: usize = 1000;
+
 /// The outcome of an attempt, as it is written.
 #[derive(Debug, Clone, Default)]
 pub struct AuditResult {
@@ -26,57 +29,66 @@ pub async fn append(
     count: i64,
     now: i64,
 ) -> Result<(), StoreError> {
-    let Head { id, hash: previous } = head(&mut *db).await?;
+    append_all(db, vec![(attempt.clone(), result)], count, now).await
+}
+
+/// Writes rows, chained to the last one and to each other.
+pub async fn append_all(
+    db: &mut SqliteConnection,
+    attempts: Vec<(AttemptedAction, AuditResult)>,
+    count: i64,
+    now: i64,
+) -> Result<(), StoreError> {
+    let mut head = head(&mut *db).await?;
+    let rows: Vec<AuditRecord> =
+        attempts.into_iter().map(|(attempt, result)| row(&mut head, attempt, result, count, now)).collect();
+    for part in rows.chunks(ROWS) {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "INSERT INTO audit (id, at, actor, granted, origin, request, action, target, outcome, problem, count, before, after,
+                                previous, hash) ",
+        );
+        query.push_values(part, |mut values, row| {
+            values.push_bind(row.id).push_bind(row.at);
+            values
+                .push_bind(&row.actor)
+                .push_bind(&row.granted)
+                .push_bind(&row.origin)
+                .push_bind(&row.request);
+            values.push_bind(&row.action).push_bind(&row.target).push_bind(row.outcome.as_str());
+            values.push_bind(&row.problem).push_bind(row.count).push_bind(&row.before).push_bind(&row.after);
+            values.push_bind(&row.previous).push_bind(&row.hash);
+        });
+        query.build().execute(&mut *db).await?;
+    }
+    Ok(())
+}
+
+/// The row of an attempt after the last row, which it becomes.
+fn row(head: &mut Head, attempt: AttemptedAction, result: AuditResult, count: i64, now: i64) -> AuditRecord {
     let (outcome, problem) = match result.problem {
         None => (AuditOutcome::Done, None),
         Some((outcome, problem)) => (outcome, Some(problem)),
     };
     let mut row = AuditRecord {
-        id: id + 1,
+        id: head.id + 1,
         at: now,
-        actor: attempt.actor.clone(),
-        granted: attempt.granted.clone(),
-        origin: attempt.origin.clone(),
-        request: attempt.request.clone(),
-        action: attempt.action.clone(),
+        actor: attempt.actor,
+        granted: attempt.granted,
+        origin: attempt.origin,
+        request: attempt.request,
+        action: attempt.action,
         target: attempt.target.to_string(),
         outcome,
         problem,
         count,
         before: result.before,
         after: result.after,
-        previous,
+        previous: std::mem::take(&mut head.hash),
         hash: String::new(),
     };
     row.hash = row.digest();
-    insert(db, &row).await
-}
-
-async fn insert(db: &mut SqliteConnection, row: &AuditRecord) -> Result<(), StoreError> {
-    let outcome = row.outcome.as_str();
-    sqlx::query!(
-        "INSERT INTO audit (id, at, actor, granted, origin, request, action, target, outcome, problem, count, before, after,
-                            previous, hash)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        row.id,
-        row.at,
-        row.actor,
-        row.granted,
-        row.origin,
-        row.request,
-        row.action,
-        row.target,
-        outcome,
-        row.problem,
-        row.count,
-        row.before,
-        row.after,
-        row.previous,
-        row.hash
-    )
-    .execute(db)
-    .await?;
-    Ok(())
+    *head = Head { id: row.id, hash: row.hash.clone() };
+    row
 }
 
 /// The last row.

@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 
 use super::{StoreError, from_json, parsed, replays, rows, to_json};
-use crate::domain::daemon::{Daemon, DaemonDirectories, DaemonSpec, Incarnation, Management};
+use crate::domain::daemon::{Daemon, DaemonDirectories, DaemonSpec, Incarnation};
 use crate::domain::{DaemonName, GpuUuid, Inode, LayoutName};
 
 /// Reads daemons, by the rest of a statement and its values.
@@ -73,11 +73,8 @@ pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<
     rows::all(db, select!("WHERE name > ? ORDER BY name LIMIT ?", after, limit)).await
 }
 
-/// Writes a spec, new or changed, raises revision and generation, and takes the GPUs; one that is only observed
-/// takes none. A new daemon begins with generation 1, and with a revision that no daemon of its name had before. The record of a
-/// restart ends where the layout is no longer desired.
-///
-/// The caller has made sure that no other daemon has them; one that another has stays that one's.
+/// Writes a spec, new or changed, and raises revision and generation. A new daemon begins with generation 1, and with a revision that no
+/// daemon of its name had before. The record of a restart ends where the layout is no longer desired.
 pub async fn put(
     db: &mut SqliteConnection,
     name: &DaemonName,
@@ -96,27 +93,26 @@ pub async fn put(
         json,
         now
     )
-    .execute(&mut *db)
+    .execute(db)
     .await?;
-    sqlx::query!("DELETE FROM daemon_gpus WHERE daemon = ?", key).execute(&mut *db).await?;
-    let taken = if spec.management == Management::Managed { spec.gpus.as_slice() } else { &[] };
-    for gpu in taken {
-        // A daemon that a host file replaces has handed its GPUs on, and is written once more before it goes.
-        if holder(&mut *db, gpu).await?.is_some() {
-            continue;
-        }
-        let gpu = gpu.as_str();
-        sqlx::query!("INSERT INTO daemon_gpus (gpu, daemon) VALUES (?, ?)", gpu, key)
-            .execute(&mut *db)
-            .await?;
-    }
     Ok(())
 }
 
-/// Takes the GPUs of a daemon from it, for others that are written in the same transaction.
-pub async fn release_gpus(db: &mut SqliteConnection, name: &DaemonName) -> Result<(), StoreError> {
-    let key = name.as_str();
-    sqlx::query!("DELETE FROM daemon_gpus WHERE daemon = ?", key).execute(db).await?;
+/// Gives a GPU to a daemon, or to none. The spec of a daemon that a host file replaces still names the GPUs that it handed on.
+pub async fn hold(
+    db: &mut SqliteConnection,
+    gpu: &GpuUuid,
+    daemon: Option<&DaemonName>,
+) -> Result<(), StoreError> {
+    let (gpu, daemon) = (gpu.as_str(), daemon.map(DaemonName::as_str));
+    sqlx::query!("DELETE FROM daemon_gpus WHERE gpu = ?", gpu).execute(&mut *db).await?;
+    sqlx::query!(
+        "INSERT INTO daemon_gpus (gpu, daemon) SELECT ?1, name FROM daemons WHERE name = ?2",
+        gpu,
+        daemon
+    )
+    .execute(db)
+    .await?;
     Ok(())
 }
 
@@ -130,15 +126,23 @@ pub async fn holder(db: &mut SqliteConnection, gpu: &GpuUuid) -> Result<Option<D
         .transpose()
 }
 
-/// Raises the generation of a daemon: something that feeds it changed.
-pub async fn touch(db: &mut SqliteConnection, name: &DaemonName) -> Result<i64, StoreError> {
-    let name = name.as_str();
-    Ok(sqlx::query_scalar!(
-        "UPDATE daemons SET generation = generation + 1 WHERE name = ? RETURNING generation",
-        name
+/// Raises the generation of daemons: something that feeds them changed.
+pub async fn touch(db: &mut SqliteConnection, names: &[&DaemonName]) -> Result<(), StoreError> {
+    let names = to_json(&names);
+    sqlx::query!(
+        "UPDATE daemons SET generation = generation + 1 WHERE name IN (SELECT value FROM json_each(?))",
+        names
     )
-    .fetch_one(db)
-    .await?)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// The last revision of a daemon that had this name; 0 if there was none.
+pub async fn last_revision(db: &mut SqliteConnection, name: &DaemonName) -> Result<i64, StoreError> {
+    let name = name.as_str();
+    let last = sqlx::query_scalar!("SELECT revision FROM daemon_counters WHERE daemon = ?", name);
+    Ok(last.fetch_optional(db).await?.unwrap_or(0))
 }
 
 /// The first event of a daemon: those before are of another that had its name.
@@ -284,7 +288,7 @@ mod tests {
                     let name = DaemonName::parse("gpu0").expect("a name");
                     let spec = DaemonSpec::of(vec![h200(0).uuid]);
                     put(&mut *db, &name, &spec, 1).await?;
-                    touch(&mut *db, &name).await?;
+                    touch(&mut *db, &[&name]).await?;
                     put(&mut *db, &name, &spec, 2).await?;
                     let first = get(&mut *db, &name).await?.expect("there");
                     let (daemon, gpus, operation) = (name.clone(), Vec::new(), None);
@@ -306,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn replaced_daemon_keeps_gpus_released() {
+    async fn gpu_is_held_by_one_daemon() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
         let holders: Result<_, StoreError> = store
@@ -316,19 +320,24 @@ mod tests {
                     let gpu = h200(0).uuid;
                     let spec = DaemonSpec::of(vec![gpu.clone()]);
                     put(&mut *db, &old, &spec, 1).await?;
+                    hold(&mut *db, &gpu, Some(&old)).await?;
                     let first = holder(&mut *db, &gpu).await?;
-                    release_gpus(&mut *db, &old).await?;
                     put(&mut *db, &new, &spec, 2).await?;
-                    put(&mut *db, &old, &spec, 3).await?;
+                    hold(&mut *db, &gpu, Some(&new)).await?;
                     let second = holder(&mut *db, &gpu).await?;
+                    // Written once more before it goes.
+                    put(&mut *db, &old, &spec, 3).await?;
                     delete(&mut *db, &old, 4).await?;
                     let third = holder(&mut *db, &gpu).await?;
-                    Ok(([first, second, third], TransactionEnd::RollBack))
+                    hold(&mut *db, &gpu, None).await?;
+                    let none = holder(&mut *db, &gpu).await?;
+                    Ok((([first, second, third], none), TransactionEnd::RollBack))
                 })
             })
             .await;
-        let holders = holders.expect("written").map(|holder| holder.expect("a holder").to_string());
-        assert_eq!(holders, ["old", "new", "new"]);
+        let (holders, none) = holders.expect("written");
+        assert_eq!(holders.map(|holder| holder.expect("a holder").to_string()), ["old", "new", "new"]);
+        assert_eq!(none, None);
     }
 
     #[tokio::test]

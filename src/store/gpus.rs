@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use sqlx::SqliteConnection;
 
 use super::{StoreError, from_json, parsed, to_json};
-use crate::domain::GpuUuid;
 use crate::domain::gpu::{Gpu, GpuFacts, known};
+use crate::domain::{DaemonName, GpuUuid};
 
 /// Returns the present GPUs, and the missing ones that a daemon holds, as they were last seen.
 pub async fn all(db: &mut SqliteConnection, present: Vec<Gpu>) -> Result<Vec<Gpu>, StoreError> {
@@ -16,8 +16,15 @@ pub async fn all(db: &mut SqliteConnection, present: Vec<Gpu>) -> Result<Vec<Gpu
 
 /// Returns the GPUs that daemons hold, with the last known state of each; `None` for one that was never seen.
 pub async fn held(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, Option<GpuFacts>>, StoreError> {
+    Ok(holders(db).await?.into_iter().map(|(gpu, (_, facts))| (gpu, facts)).collect())
+}
+
+/// Returns the GPUs that daemons hold, with the daemon that holds each and its last known state.
+pub async fn holders(
+    db: &mut SqliteConnection,
+) -> Result<BTreeMap<GpuUuid, (DaemonName, Option<GpuFacts>)>, StoreError> {
     let rows = sqlx::query!(
-        r#"SELECT daemon_gpus.gpu AS "gpu!", gpus.facts AS "facts?"
+        r#"SELECT daemon_gpus.gpu AS "gpu!", daemon_gpus.daemon, gpus.facts AS "facts?"
            FROM daemon_gpus LEFT JOIN gpus ON gpus.uuid = daemon_gpus.gpu"#
     )
     .fetch_all(db)
@@ -25,7 +32,8 @@ pub async fn held(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, Option<
     rows.into_iter()
         .map(|row| {
             let facts = row.facts.map(|facts| from_json("what a GPU was", &facts)).transpose()?;
-            Ok((parsed("a GPU's UUID", GpuUuid::parse(&row.gpu))?, facts))
+            let daemon = parsed("a daemon's name", DaemonName::parse(&row.daemon))?;
+            Ok((parsed("a GPU's UUID", GpuUuid::parse(&row.gpu))?, (daemon, facts)))
         })
         .collect()
 }

@@ -3,7 +3,9 @@
 use sqlx::SqliteConnection;
 
 use super::{StoreError, daemons, gpus, layouts, maintenance, tenants};
+use crate::domain::daemon::Daemon;
 use crate::domain::gpu::Gpu;
+use crate::domain::maintenance::Maintenance;
 use crate::domain::plan::{self, Desired, DirectoryTenant};
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, InvalidValue, TenantDirectory};
@@ -25,26 +27,38 @@ pub async fn desired(
     let Some(daemon) = daemons::get(&mut *db, name).await? else { return Ok(None) };
     let gpus = gpus::all(&mut *db, present.to_vec()).await?;
     let tenants = tenants::of_daemon(&mut *db, name).await?;
-    let specs: Vec<_> = tenants.iter().map(|tenant| tenant.spec.clone()).collect();
     let maintenance = maintenance::get(&mut *db).await?;
+    Ok(Some(desired_of(db, &daemon, &tenants, &gpus, maintenance.as_ref(), manager_uid).await?))
+}
+
+/// Returns the desired state of a daemon with these tenants.
+pub async fn desired_of(
+    db: &mut SqliteConnection,
+    daemon: &Daemon,
+    tenants: &[Tenant],
+    gpus: &[Gpu],
+    maintenance: Option<&Maintenance>,
+    manager_uid: u32,
+) -> Result<Desired, StoreError> {
+    let Daemon { name, spec, generation, revision, .. } = daemon;
+    let specs: Vec<_> = tenants.iter().map(|tenant| tenant.spec.clone()).collect();
     // One that is only observed is another program's, and nothing is done to it.
-    let maintenance =
-        maintenance.filter(|maintenance| !daemon.spec.is_observed() && maintenance.covers(&daemon.spec.gpus));
+    let maintenance = maintenance.filter(|held| !spec.is_observed() && held.covers(&spec.gpus));
     let state = maintenance.map(|maintenance| maintenance.state);
-    let plan = plan::desired(name, daemon.generation, &daemon.spec, &specs, &gpus, manager_uid, state);
+    let plan = plan::desired(name, *generation, spec, &specs, gpus, manager_uid, state);
     let unplannable =
         |error: InvalidValue| StoreError::Unplannable { daemon: name.clone(), detail: error.to_string() };
     let mut desired = plan.map_err(unplannable)?;
-    desired.revision = daemon.revision;
+    desired.revision = *revision;
     desired.directories = tenants.iter().map(directory_tenant).collect();
     let draining = tenants.iter().filter(|tenant| tenant.draining);
     desired.draining = draining.map(|tenant| tenant.directory.clone()).collect();
-    desired.layout = layouts::desired(db, &daemon, &gpus).await?;
+    desired.layout = layouts::desired(db, daemon, gpus).await?;
     if let Some(layout) = &mut desired.layout {
-        let others = plan::beside(layout, &daemon.spec, &tenants, &gpus).map_err(unplannable)?;
+        let others = plan::beside(layout, spec, tenants, gpus).map_err(unplannable)?;
         if let Some(shares) = &mut layout.shares {
             shares.others = others;
         }
     }
-    Ok(Some(desired))
+    Ok(desired)
 }

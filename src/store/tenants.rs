@@ -1,11 +1,16 @@
 //! Tenants.
 
-use sqlx::SqliteConnection;
+use std::collections::BTreeMap;
+
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::{StoreError, from_json, parsed, partition_leases, rows, to_json};
 use crate::domain::attribution::Candidate;
 use crate::domain::tenant::{LabelSelector, Tenant, TenantSpec};
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
+
+/// Most rows of one statement: it may have 32 766 values.
+const ROWS: usize = 1000;
 
 /// Reads tenants, by the rest of a statement and its values.
 macro_rules! select {
@@ -13,7 +18,7 @@ macro_rules! select {
         sqlx::query_as!(
             TenantRow,
             r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
-                draining AS "draining: bool" FROM tenants "# + $rest
+                draining AS "draining: bool", finished AS "finished: bool" FROM tenants "# + $rest
             $(, $value)*
         )
     };
@@ -29,6 +34,7 @@ struct TenantRow {
     directory: String,
     expires_at: Option<i64>,
     draining: bool,
+    finished: bool,
 }
 
 impl TryFrom<TenantRow> for Tenant {
@@ -45,6 +51,7 @@ impl TryFrom<TenantRow> for Tenant {
             updated_at: row.updated_at,
             directory: parsed("a tenant's directory", TenantDirectory::parse(&row.directory))?,
             draining: row.draining,
+            finished: row.finished,
         })
     }
 }
@@ -126,64 +133,61 @@ pub async fn page(
     rows::all(db, query).await
 }
 
-/// Writes a spec, new or changed; `daemon_generation` is the generation of its daemon that has it.
-pub async fn put(
+/// A tenant with those beside it, and with those of another daemon, by name.
+pub async fn beside(
     db: &mut SqliteConnection,
-    name: &TenantName,
-    spec: &TenantSpec,
-    daemon_generation: i64,
-    now: i64,
-) -> Result<(), StoreError> {
-    // The expiry has a column of its own.
-    let json = to_json(&TenantSpec { expires_at: None, ..spec.clone() });
-    let (name, daemon, expires_at) = (name.as_str(), spec.daemon.as_str(), spec.expires_at);
-    sqlx::query!(
-        "INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at, events_visible_from,
-                              directory, expires_at)
-         VALUES (?1, ?2, ?3, coalesce((SELECT generation FROM tenant_counters WHERE tenant = ?1), 0) + 1, ?4, ?5, ?5,
-                 coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0) + 1,
-                 lower(hex(randomblob(5))), ?6)
-         ON CONFLICT (name) DO UPDATE
-         SET daemon = excluded.daemon, spec = excluded.spec, generation = generation + 1,
-             daemon_generation = excluded.daemon_generation, updated_at = excluded.updated_at,
-             draining = CASE WHEN expires_at IS excluded.expires_at THEN draining ELSE 0 END,
-             finished = CASE WHEN expires_at IS excluded.expires_at THEN finished ELSE 0 END,
-             expires_at = excluded.expires_at",
-        name,
-        daemon,
-        json,
-        daemon_generation,
-        now,
-        expires_at
-    )
-    .execute(db)
-    .await?;
-    Ok(())
+    tenant: &TenantName,
+    other: Option<&DaemonName>,
+) -> Result<Vec<Tenant>, StoreError> {
+    let (tenant, other) = (tenant.as_str(), other.map(DaemonName::as_str));
+    let query = select!(
+        "WHERE daemon IN (?2, (SELECT daemon FROM tenants WHERE name = ?1)) ORDER BY name",
+        tenant,
+        other
+    );
+    rows::all(db, query).await
 }
 
-/// Marks a tenant as draining until its expiry is changed; with `is_finished`, no process will be started with its environment.
-pub async fn drain(
+/// The last generation of each tenant that ever had one of these names.
+pub async fn last_generations(
     db: &mut SqliteConnection,
-    name: &TenantName,
-    is_finished: bool,
-) -> Result<(), StoreError> {
-    let name = name.as_str();
-    sqlx::query!(
-        "UPDATE tenants SET draining = 1, finished = max(finished, ?) WHERE name = ?",
-        is_finished,
-        name
-    )
-    .execute(db)
-    .await?;
-    Ok(())
+    names: &[&TenantName],
+) -> Result<BTreeMap<TenantName, i64>, StoreError> {
+    let names = to_json(&names);
+    let rows = sqlx::query!(
+        r#"SELECT tenant AS "tenant!", generation FROM tenant_counters WHERE tenant IN (SELECT value FROM json_each(?))"#,
+        names
+    );
+    let rows = rows.fetch_all(db).await?.into_iter();
+    rows.map(|row| Ok((parsed("a tenant's name", TenantName::parse(&row.tenant))?, row.generation))).collect()
 }
 
-/// Returns true if the tenant's drain declared that no process will be started with its environment any more.
-pub async fn is_finished(db: &mut SqliteConnection, name: &TenantName) -> Result<bool, StoreError> {
-    let name = name.as_str();
-    let found =
-        sqlx::query_scalar!(r#"SELECT finished AS "finished: bool" FROM tenants WHERE name = ?"#, name);
-    Ok(found.fetch_optional(db).await?.unwrap_or(false))
+/// Writes tenants, new or changed, as they are.
+pub async fn put(db: &mut SqliteConnection, tenants: &[&Tenant]) -> Result<(), StoreError> {
+    for part in tenants.chunks(ROWS) {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
+                                  draining, finished, events_visible_from) ",
+        );
+        query.push_values(part, |mut row, tenant| {
+            // The expiry has a column of its own.
+            let spec = to_json(&TenantSpec { expires_at: None, ..tenant.spec.clone() });
+            row.push_bind(tenant.name.as_str()).push_bind(tenant.spec.daemon.as_str()).push_bind(spec);
+            row.push_bind(tenant.generation).push_bind(tenant.daemon_generation);
+            row.push_bind(tenant.created_at).push_bind(tenant.updated_at);
+            row.push_bind(tenant.directory.as_str()).push_bind(tenant.spec.expires_at);
+            row.push_bind(tenant.draining).push_bind(tenant.finished);
+            row.push("coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0) + 1");
+        });
+        query.push(
+            " ON CONFLICT (name) DO UPDATE
+             SET daemon = excluded.daemon, spec = excluded.spec, generation = excluded.generation,
+                 daemon_generation = excluded.daemon_generation, updated_at = excluded.updated_at, expires_at = excluded.expires_at,
+                 draining = excluded.draining, finished = excluded.finished",
+        );
+        query.build().execute(&mut *db).await?;
+    }
+    Ok(())
 }
 
 /// The first event that a tenant's tokens may read: earlier ones are of another tenant that had its name.
@@ -228,7 +232,19 @@ mod tests {
                     for (text, spec) in
                         [("late", until(200)), ("stays", stays.clone()), ("early", until(100))]
                     {
-                        put(&mut *db, &name(text), &spec, 1, 1).await?;
+                        let directory = TenantDirectory::new([text.as_bytes()[0]; 5]);
+                        let tenant = Tenant {
+                            name: name(text),
+                            spec,
+                            generation: 1,
+                            daemon_generation: 1,
+                            created_at: 1,
+                            updated_at: 1,
+                            directory,
+                            draining: false,
+                            finished: false,
+                        };
+                        put(&mut *db, &[&tenant]).await?;
                     }
                     let late = get(&mut *db, &name("late")).await?.expect("there");
                     assert_eq!(late.spec, until(200));
@@ -237,8 +253,11 @@ mod tests {
                         let found: Vec<&str> = found.iter().map(|tenant| tenant.name.as_str()).collect();
                         assert_eq!(found, names, "{now}");
                     }
-                    put(&mut *db, &name("early"), &until(300), 1, 2).await?;
-                    put(&mut *db, &name("late"), &stays, 1, 2).await?;
+                    for (text, spec) in [("early", until(300)), ("late", stays)] {
+                        let mut tenant = get(&mut *db, &name(text)).await?.expect("there");
+                        tenant.change(spec, 2);
+                        put(&mut *db, &[&tenant]).await?;
+                    }
                     assert!(expired(&mut *db, 299).await?.is_empty());
                     let late = get(&mut *db, &name("late")).await?.expect("there");
                     assert_eq!((late.spec.expires_at, late.generation), (None, 2));

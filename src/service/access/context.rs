@@ -64,7 +64,7 @@ impl RequestContext {
     /// Refuses an actor without this right.
     pub fn require(&self, right: Right<'_>) -> Result<Permit, ServiceError> {
         self.actor.may(right)?;
-        Ok(Permit { ctx: self.clone(), target: None, adoption: false, any_spec: false })
+        Ok(Permit { ctx: self.clone(), target: None, adoption: false })
     }
 
     /// Returns the change that the request attempts, for the audit log; `None` if it only reads.
@@ -88,7 +88,6 @@ pub struct Permit {
     ctx: RequestContext,
     target: Option<Target>,
     adoption: bool,
-    pub(super) any_spec: bool,
 }
 
 impl Permit {
@@ -102,12 +101,6 @@ impl Permit {
     #[must_use]
     pub(in crate::service) fn adopting(self, daemon: DaemonName) -> Self {
         Self { adoption: true, ..self.on(Target::Daemon(daemon)) }
-    }
-
-    /// For a change of daemons and tenants that are known only while it is made.
-    #[must_use]
-    pub(in crate::service) fn on_any_spec(self) -> Self {
-        Self { any_spec: true, ..self }
     }
 
     /// The request.

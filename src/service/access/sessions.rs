@@ -11,7 +11,7 @@ use crate::domain::session::{LoginSession, SessionHolder};
 use crate::domain::token::{Digest, Secret, TokenId};
 use crate::metrics::wire::Limit;
 use crate::service::access::context::{Permit, RequestContext};
-use crate::service::access::tokens::{not_found, random};
+use crate::service::access::tokens::random;
 use crate::service::access::{NoHolder, SessionKey};
 use crate::service::limits::whole_seconds;
 use crate::service::{Backend, Service, ServiceError};
@@ -179,7 +179,7 @@ impl Service {
             SessionsOf::Token(id) => {
                 // A mistyped ID must not look like success.
                 let token = store::tokens::get(&mut *backend.parts.store.read().await?, &id).await?;
-                let id = token.ok_or_else(|| not_found(&id))?.id;
+                let id = token.ok_or_else(|| ServiceError::not_found("token", &id))?.id;
                 (SessionHolder::Token(id.clone()), Some(Target::Token(id)))
             }
             SessionsOf::User(uid) => {

@@ -138,7 +138,7 @@ impl Service {
     pub async fn token(&self, ctx: &RequestContext, id: &TokenId) -> Result<TokenView, ServiceError> {
         let backend = self.with(&ctx.require(Right::Administer)?);
         let token = store::tokens::get(&mut *backend.parts.store.read().await?, id).await?;
-        token.map(|token| backend.token_view(token)).ok_or_else(|| not_found(id))
+        token.map(|token| backend.token_view(token)).ok_or_else(|| ServiceError::not_found("token", id))
     }
 
     /// Tokens by ID, including those that are no longer valid.
@@ -171,7 +171,7 @@ impl Service {
             .write(&permit, move |db| {
                 Box::pin(async move {
                     let Some(token) = store::tokens::get(&mut *db, &id).await? else {
-                        return Err(not_found(&id));
+                        return Err(ServiceError::not_found("token", &id));
                     };
                     let now = clock.unix_ms();
                     if store::tokens::revoke(&mut *db, &id, now).await? {
@@ -194,7 +194,7 @@ impl Backend {
     /// The token that a repeated request created the first time, without its text.
     async fn created_before(&self, id: &TokenId) -> Result<NewToken, ServiceError> {
         let token = store::tokens::get(&mut *self.parts.store.read().await?, id).await?;
-        let token = token.ok_or_else(|| not_found(id))?;
+        let token = token.ok_or_else(|| ServiceError::not_found("token", id))?;
         Ok(NewToken { token: self.token_view(token), secret: None })
     }
 
@@ -284,9 +284,4 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], ServiceError> {
     getrandom::fill(&mut bytes)
         .map_err(|error| ServiceError::Internal(format!("the system gives no random bytes: {error}")))?;
     Ok(bytes)
-}
-
-/// Returns the error for a token that does not exist.
-pub(in crate::service) fn not_found(id: &TokenId) -> ServiceError {
-    ServiceError::NotFound { kind: "token", name: id.to_string() }
 }

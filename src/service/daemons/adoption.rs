@@ -3,6 +3,8 @@
 //! Nothing here starts, stops or signals a process, and adoption writes nothing to one: the spec is read back from the
 //! settings in effect, so that keeping it changes nothing.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::domain::DaemonName;
@@ -16,15 +18,11 @@ use crate::domain::foreign::AdoptedSpec;
 use crate::domain::gpu::Gpu;
 use crate::host::{self, Identity};
 use crate::service::access::context::{Permit, RequestContext};
-use crate::service::daemons::foreign::refuse_held;
-use crate::service::daemons::maintenance::refuse_in_maintenance;
-use crate::service::daemons::{DaemonView, RELEASE_TIMEOUT, not_found, refuse_with_tenants};
-use crate::service::{
-    Backend, Service, ServiceError, WriteOptions, Written, check_precondition, refuse_namesake,
-    transaction_end,
-};
+use crate::service::change::{Change, ChangeScope};
+use crate::service::daemons::{DaemonView, RELEASE_TIMEOUT, refuse_with_tenants};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition};
 use crate::store;
-use crate::supervisor::{ForeignDaemon, RememberedDaemon, token};
+use crate::supervisor::{ForeignDaemon, token};
 
 /// A running control daemon to adopt under a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -72,7 +70,7 @@ impl Service {
         let incarnation = backend.incarnation_of(&neighbour, identity).map_err(cannot)?;
         tracing::debug!(daemon = %name, management = ?request.management, ?notes, "adopting a foreign control daemon");
         let adoption = Adoption { name, spec, incarnation, identity };
-        let daemon = backend.adopt(&permit, adoption, gpus, options).await?;
+        let daemon = backend.adopt(&permit, adoption, options).await?;
         Ok(Written { value: backend.daemon_view(daemon).await?, created: true })
     }
 
@@ -97,31 +95,29 @@ impl Service {
         let handle = backend.parts.fleet.get(&name);
         let status = handle.as_ref().map(|handle| handle.observed().status);
         let absent = status.is_none_or(|status| status.phase == Phase::Absent);
-        let (released, dry_run, clock) = (name.clone(), options.dry_run, ctx.clock);
-        let revision = backend
-                .write(&permit, move |db| {
-                    Box::pin(async move {
-                        let daemon =
-                            store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
-                        check_precondition(&options, Some(daemon.revision))?;
-                        refuse_with_tenants(&mut *db, &name).await?;
-                        refuse_while_operated(&mut *db, &name).await?;
-                        let earlier = store::daemons::incarnation(&mut *db, &name).await?;
-                        // Other blockers do not matter: a foreign process is never kept because of them.
-                        let foreign = earlier.as_ref().is_some_and(Incarnation::is_foreign);
-                        let observed = daemon.spec.is_observed();
-                        if !(foreign || observed && absent) {
-                            let first = if observed { "set its management to managed, and then " } else { "" };
-                            return Err(ServiceError::Conflict(format!(
-                                "daemon {name} was started by this manager, so releasing it would leave its process unmanaged: \
-                                 {first}delete it, which stops it"
-                            )));
-                        }
-                        store::daemons::delete(db, &name, clock.unix_ms()).await?;
-                        Ok::<_, ServiceError>((daemon.revision, transaction_end(&options)))
-                    })
-                })
-                .await?;
+        let (released, dry_run) = (name.clone(), options.dry_run);
+        let changed = backend.change(&permit, ChangeScope::Daemon(name.clone()), dry_run, move |change| {
+            Box::pin(async move {
+                let daemon = change.daemon(&name)?.clone();
+                check_precondition(&options, Some(daemon.revision))?;
+                refuse_with_tenants(&name, &change.objects.tenants_of(&name).cloned().collect::<Vec<_>>())?;
+                refuse_while_operated(&mut *change.db, &name).await?;
+                let earlier = store::daemons::incarnation(&mut *change.db, &name).await?;
+                // Other blockers do not matter: a foreign process is never kept because of them.
+                let foreign = earlier.as_ref().is_some_and(Incarnation::is_foreign);
+                let observed = daemon.spec.is_observed();
+                if !(foreign || observed && absent) {
+                    let first = if observed { "set its management to managed, and then " } else { "" };
+                    return Err(ServiceError::Conflict(format!(
+                        "daemon {name} was started by this manager, so releasing it would leave its process unmanaged: \
+                         {first}delete it, which stops it"
+                    )));
+                }
+                change.remove_daemon(&name);
+                Ok(daemon.revision)
+            })
+        });
+        let revision = changed.await?.value;
         if !dry_run {
             backend.parts.fleet.forget(&released, Some(revision));
             if let Some(handle) = handle {
@@ -147,27 +143,26 @@ pub(super) struct Adoption {
 impl Backend {
     /// Writes an adoption and hands the daemon to a driver.
     pub(super) async fn adopt(
-        &self,
+        self: &Arc<Self>,
         permit: &Permit,
         adoption: Adoption,
-        gpus: Vec<Gpu>,
         options: WriteOptions,
     ) -> Result<Daemon, ServiceError> {
         let Adoption { name, spec, incarnation, identity } = adoption;
-        let (manager_uid, dry_run, clock) = (self.parts.manager_uid, options.dry_run, permit.ctx().clock);
-        let (daemon, desired, incarnation) = self
-            .write(permit, move |db| {
+        let (key, dry_run) = (name.clone(), options.dry_run);
+        let mut changed = self
+            .change(permit, ChangeScope::Daemon(name.clone()), dry_run, move |change| {
                 Box::pin(async move {
-                    let current = store::daemons::get(&mut *db, &name).await?;
-                    check_precondition(&options, current.as_ref().map(|daemon| daemon.revision))?;
+                    let current = change.objects.daemons.get(&key);
+                    check_precondition(&options, current.map(|daemon| daemon.revision))?;
                     if current.is_some() {
                         return Err(ServiceError::Conflict(format!(
-                            "there is a daemon {name} already: choose another name, or delete that one first"
+                            "there is a daemon {key} already: choose another name, or delete that one first"
                         )));
                     }
                     if let Some(pair) = incarnation.process
                         && let Some(owner) =
-                            store::daemons::with_process(&mut *db, &incarnation.boot_id, pair).await?
+                            store::daemons::with_process(&mut *change.db, &incarnation.boot_id, pair).await?
                     {
                         // Another request adopted it a moment ago.
                         return Err(ServiceError::Conflict(format!(
@@ -175,38 +170,26 @@ impl Backend {
                         )));
                     }
                     if spec.management == Management::Managed {
-                        refuse_held(&mut *db, &spec.gpus, None, &gpus).await?;
+                        change.refuse_held(&spec.gpus, None)?;
                         // It would be stopped at once.
-                        refuse_in_maintenance(&mut *db, &name, &spec).await?;
+                        change.refuse_in_maintenance(&key, &spec)?;
                     }
                     if !host::process::is_alive(identity) {
                         return Err(ServiceError::Conflict(format!(
                             "process {identity} ended while it was being adopted: nothing was written"
                         )));
                     }
-                    refuse_namesake(&mut *db, "daemon", name.as_str()).await?;
-                    let now = clock.unix_ms();
-                    store::daemons::put(&mut *db, &name, &spec, now).await?;
-                    store::gpus::remember(&mut *db, &gpus, now).await?;
-                    let daemon = store::daemons::get(&mut *db, &name)
-                        .await?
-                        .ok_or_else(|| ServiceError::Internal("the daemon just written is gone".into()))?;
-                    // Its settings were read back a moment ago, so nothing has to be written. The generation is not 1 if
-                    // there was a daemon of that name before.
-                    let incarnation = Incarnation { applied: daemon.generation, ..incarnation };
-                    store::daemons::put_incarnation(&mut *db, &name, &incarnation, now).await?;
-                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    Ok(((daemon, desired, incarnation), transaction_end(&options)))
+                    change.refuse_namesake("daemon", key.as_str()).await?;
+                    change.put_daemon(&key, spec).await?;
+                    change.adopted = Some(incarnation);
+                    Ok(())
                 })
             })
             .await?;
         if !dry_run {
-            tracing::info!(daemon = %daemon.name, process = %identity, "adopted a control daemon");
-            if let Some(desired) = desired {
-                self.parts.fleet.publish(desired, Some(RememberedDaemon::of(incarnation)));
-            }
+            tracing::info!(daemon = %name, process = %identity, "adopted a control daemon");
         }
-        Ok(daemon)
+        changed.objects.daemons.remove(&name).ok_or_else(|| ServiceError::not_found("daemon", &name))
     }
 
     /// The control daemon named by a caller.
@@ -275,7 +258,7 @@ impl Backend {
     /// Refuses a spec that would release a daemon that cannot be released, or observe one that does not exist.
     pub(super) async fn check_management(
         &self,
-        db: store::Transaction<'_>,
+        change: &mut Change<'_>,
         current: Option<&Daemon>,
         name: &DaemonName,
         spec: &DaemonSpec,
@@ -287,12 +270,12 @@ impl Backend {
             status.pid.is_some()
                 && !status.conditions.iter().any(|condition| condition.kind == ConditionType::RestartRequired)
         });
-        let has_tenants = !store::tenants::of_daemon(&mut *db, name).await?.is_empty();
+        let has_tenants = change.objects.tenants_of(name).next().is_some();
         let standing = CurrentDaemon { spec: &current.spec, has_tenants, runs_as_specified };
         check_management(Some(standing), spec).map_err(refused)?;
         if spec.management != current.spec.management {
-            refuse_in_maintenance(&mut *db, name, spec).await?;
-            refuse_while_operated(db, name).await?;
+            change.refuse_in_maintenance(name, spec)?;
+            refuse_while_operated(&mut *change.db, name).await?;
         }
         Ok(())
     }

@@ -8,11 +8,12 @@ use crate::domain::client::{ClientFacts, ClientId, ClientMemory};
 use crate::domain::daemon::{Effective, Management, Mode};
 use crate::domain::foreign::{AdoptedSpec, AdoptionCandidate, InForce};
 use crate::domain::foreign_owner::ForeignOwner;
-use crate::domain::gpu::{Gpu, full_name};
+use crate::domain::gpu::Gpu;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::{GpuDriver, Inventory};
 use crate::host::Identity;
 use crate::service::access::context::RequestContext;
+use crate::service::change::held_by;
 use crate::service::{Backend, Service, ServiceError};
 use crate::store;
 use crate::supervisor::{ForeignDaemon, ForeignPoll};
@@ -270,10 +271,7 @@ async fn held(
         if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
             && Some(&holder) != own
         {
-            let gpu = full_name(gpu, known);
-            return Ok(Some(format!(
-                "{gpu} belongs to daemon {holder}: remove it there first, or choose another GPU"
-            )));
+            return Ok(Some(held_by(gpu, &holder, known)));
         }
     }
     Ok(None)

@@ -9,10 +9,11 @@ use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::blocked::Blocked;
 use crate::domain::layout::percentage::own_share::own_shares;
 use crate::domain::layout::percentage::plan::plan;
-use crate::domain::layout::percentage::shares;
-use crate::domain::layout::{Enforcement, GpuMap, Layout, map_roles};
-use crate::domain::tenant::TenantSpec;
+use crate::domain::layout::percentage::{PlannedShare, shares};
+use crate::domain::layout::{Enforcement, Layout, map_roles};
+use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::domain::{DaemonName, TenantName};
+use crate::service::change::Change;
 use crate::service::{FieldError, ServiceError};
 use crate::store;
 
@@ -28,11 +29,11 @@ pub(in crate::service) struct DesiredDaemon<'a> {
 
 /// Refuses a layout that the daemon cannot hold, or that must be applied instead; returns it with the GPU of each role.
 pub(in crate::service) async fn fit_layout(
-    db: store::Transaction<'_>,
+    change: &mut Change<'_>,
     current: Option<&Daemon>,
     desired: &DesiredDaemon<'_>,
-    gpus: &[Gpu],
 ) -> Result<Option<ActiveLayout>, ServiceError> {
+    let (db, gpus) = (&mut *change.db, &change.gpus);
     let DesiredDaemon { name, spec, runs, in_host_file } = *desired;
     let before = current.and_then(|daemon| daemon.spec.layout.as_ref());
     let other_mode = current.is_some_and(|daemon| daemon.spec.mode != spec.mode);
@@ -83,7 +84,9 @@ pub(in crate::service) async fn fit_layout(
         )));
     }
     if layout.enforcement == Enforcement::Percentage {
-        fit_percentages(db, name, &layout, &active.gpu_map, gpus).await?;
+        let shares = shares(&layout, &active.gpu_map, gpus)
+            .map_err(|error| ServiceError::field("/layout/version", error.to_string()))?;
+        fit_percentages(db, &layout, &shares, &change.objects.tenants_of(name).collect::<Vec<_>>()).await?;
     }
     Ok(Some(active))
 }
@@ -145,14 +148,10 @@ fn field(detail: &str) -> FieldError {
 /// Refuses percentages that no GPU gives, more chunks than were counted, and tenants that set their own share.
 async fn fit_percentages(
     db: store::Transaction<'_>,
-    name: &DaemonName,
     layout: &Layout,
-    map: &GpuMap,
-    gpus: &[Gpu],
+    desired: &[PlannedShare],
+    tenants: &[&Tenant],
 ) -> Result<(), ServiceError> {
-    let desired = shares(layout, map, gpus)
-        .map_err(|error| ServiceError::field("/layout/version", error.to_string()))?;
-    let tenants = store::tenants::of_daemon(&mut *db, name).await?;
     let specs: Vec<(&TenantName, &TenantSpec)> =
         tenants.iter().map(|tenant| (&tenant.name, &tenant.spec)).collect();
     let own = own_shares(layout, specs).next();
@@ -160,7 +159,7 @@ async fn fit_percentages(
         return Err(ServiceError::Conflict(own.to_string()));
     }
     let counted = store::probe_results::chunks(db).await?;
-    let plan = plan(&desired, &[], &counted);
+    let plan = plan(desired, &[], &counted);
     // While a GPU's chunks are not counted, no number is known to be too large.
     let too_many = plan.blocked.iter().find(|blocked| matches!(blocked, Blocked::TooManyChunks { .. }));
     too_many.map_or(Ok(()), |blocked| Err(ServiceError::field("/layout/version", blocked.to_string())))

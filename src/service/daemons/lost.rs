@@ -69,7 +69,7 @@ impl Service {
             let (adoption, mut view) = backend.prepare(&name, lost, &gpus).await;
             let permit = permit.clone().adopting(name);
             let adopted = match adoption {
-                Ok(adoption) => backend.adopt(&permit, adoption, gpus.clone(), options.clone()).await,
+                Ok(adoption) => backend.adopt(&permit, adoption, options.clone()).await,
                 Err(reason) => Err(ServiceError::Conflict(reason)),
             };
             match adopted {

@@ -11,6 +11,7 @@ use crate::domain::maintenance::{
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid};
 use crate::service::access::context::RequestContext;
+use crate::service::change::refuse_covered;
 use crate::service::{Service, ServiceError, WriteOptions};
 use crate::store::{self, Transaction};
 
@@ -254,22 +255,4 @@ pub(in crate::service) async fn refuse_in_maintenance(
 ) -> Result<(), ServiceError> {
     let maintenance = store::maintenance::get(db).await?;
     refuse_covered(name, spec, maintenance.as_ref())
-}
-
-fn refuse_covered(
-    name: &DaemonName,
-    spec: &DaemonSpec,
-    maintenance: Option<&Maintenance>,
-) -> Result<(), ServiceError> {
-    match maintenance.filter(|maintenance| maintenance.covers(&spec.gpus)) {
-        None => Ok(()),
-        Some(maintenance) => {
-            let refused = format!(
-                "the host is in maintenance with GPUs of daemon {name} ({}), which takes no new clients and is not started \
-                 meanwhile: end that first (`mps-manager maintenance end`), or use another daemon",
-                maintenance.state.as_str()
-            );
-            Err(ServiceError::Conflict(refused).visible_to_tenants())
-        }
-    }
 }

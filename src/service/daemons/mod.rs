@@ -8,11 +8,11 @@ pub mod lost;
 pub mod maintenance;
 pub mod replace;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Clock;
 use crate::domain::access::Right;
 use crate::domain::admission::AdmissionError;
 use crate::domain::audit::Target;
@@ -20,16 +20,15 @@ use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Incarnation, Manag
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::plan::Desired;
+use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, admission};
 use crate::service::access::context::{Permit, RequestContext};
+use crate::service::change::{Change, ChangeScope};
 use crate::service::daemons::foreign::refuse_held;
 use crate::service::daemons::layout_fit::{DesiredDaemon, fit_layout};
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
 use crate::service::page::{Page, Paged};
-use crate::service::{
-    Backend, Service, ServiceError, WriteOptions, Written, check_precondition, refuse_namesake, removed,
-    transaction_end,
-};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition, removed};
 use crate::store;
 use crate::supervisor::LONGEST_PATH;
 
@@ -81,31 +80,26 @@ impl Service {
         spec.check(&gpus).map_err(ServiceError::invalid)?;
         backend.check_name_fits(&name)?;
         let objection = backend.objection_to(&name, &spec, &gpus).await?;
-        let service = backend.clone();
-        let (manager_uid, clock) = (backend.parts.manager_uid, ctx.clock);
-        let dry_run = options.dry_run;
-        let (daemon, desired, before, released) = backend
-            .write(&permit, move |db| {
+        let service = Arc::clone(backend);
+        let (key, dry_run) = (name.clone(), options.dry_run);
+        let mut changed = backend
+            .change(&permit, ChangeScope::Daemon(name.clone()), dry_run, move |change| {
                 Box::pin(async move {
-                    let written = WrittenDaemon { name: name.clone(), spec, objection, in_host_file: false };
-                    let before = service.write_daemon(&mut *db, written, &gpus, clock, &options).await?;
+                    let before = change.objects.daemons.get(&key).cloned();
+                    let written = WrittenDaemon { name: key.clone(), spec, objection, in_host_file: false };
+                    service.write_daemon(change, written, &options).await?;
                     service
-                        .admit_tenants(&mut *db, &name, &gpus)
-                        .await?
+                        .admit_tenants(change, &key)?
                         .map_err(|refusal| ServiceError::Conflict(refusal.detail))?;
-                    let daemon = store::daemons::get(&mut *db, &name)
-                        .await?
-                        .ok_or_else(|| ServiceError::Internal("the daemon just written is gone".into()))?;
-                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    let released = daemon.spec.is_observed()
-                        && before.as_ref().is_some_and(|before| !before.spec.is_observed());
-                    Ok(((daemon, desired, before, released), transaction_end(&options)))
+                    Ok(before)
                 })
             })
             .await?;
-        if !dry_run {
-            backend.publish(desired);
-        }
+        let before = changed.value;
+        let daemon =
+            changed.objects.daemons.remove(&name).ok_or_else(|| ServiceError::not_found("daemon", &name))?;
+        let released =
+            daemon.spec.is_observed() && before.as_ref().is_some_and(|before| !before.spec.is_observed());
         if let Some(handle) = backend.parts.fleet.get(&daemon.name).filter(|_| released && !dry_run) {
             // No command is written to it after the answer: a running session ends first.
             let timeout = backend.parts.fleet.context().deadline + RELEASE_TIMEOUT;
@@ -129,31 +123,19 @@ impl Service {
         let permit = ctx.require(Right::Operate)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
-        let gpus = backend.gpus().await?;
-        let (manager_uid, clock) = (backend.parts.manager_uid, ctx.clock);
-        let dry_run = options.dry_run;
-        let (daemon, desired) = backend
-            .write(&permit, move |db| {
+        let key = name.clone();
+        let mut changed = backend
+            .change(&permit, ChangeScope::Daemon(name.clone()), options.dry_run, move |change| {
                 Box::pin(async move {
-                    let mut daemon =
-                        store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    let daemon = change.daemon(&key)?.clone();
                     check_precondition(&options, Some(daemon.revision))?;
-                    if daemon.spec.schedulable != schedulable {
-                        let spec = DaemonSpec { schedulable, ..daemon.spec };
-                        store::daemons::put(&mut *db, &name, &spec, clock.unix_ms()).await?;
-                        let written = store::daemons::get(&mut *db, &name).await?;
-                        daemon = written.ok_or_else(|| {
-                            ServiceError::Internal("the daemon just written is gone".into())
-                        })?;
-                    }
-                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    Ok::<_, ServiceError>(((daemon, desired), transaction_end(&options)))
+                    change.put_daemon(&key, DaemonSpec { schedulable, ..daemon.spec }).await?;
+                    Ok(())
                 })
             })
             .await?;
-        if !dry_run {
-            backend.publish(desired);
-        }
+        let daemon =
+            changed.objects.daemons.remove(&name).ok_or_else(|| ServiceError::not_found("daemon", &name))?;
         Ok(Written { value: backend.daemon_view(daemon).await?, created: false })
     }
 
@@ -165,7 +147,8 @@ impl Service {
         fresh: bool,
     ) -> Result<DaemonView, ServiceError> {
         let backend = self.with(&ctx.require(Right::View)?);
-        let daemon = backend.stored_daemon(name).await?.ok_or_else(|| not_found(name))?;
+        let daemon =
+            backend.stored_daemon(name).await?.ok_or_else(|| ServiceError::not_found("daemon", name))?;
         if fresh && let Some(handle) = backend.parts.fleet.get(name) {
             handle.fresh(backend.parts.timeout).await?;
         }
@@ -250,56 +233,51 @@ impl Backend {
         }
     }
 
-    /// Writes a spec if it differs, and returns the previous daemon; refuses a spec that the host cannot follow. The caller checks with
-    /// [`Backend::admit_tenants`] that it fits its tenants, once all of them are written.
+    /// Writes a spec; refuses one that the host cannot follow. The caller checks with [`Backend::admit_tenants`] that it fits its tenants,
+    /// once all of them are written.
     pub(in crate::service) async fn write_daemon(
         &self,
-        db: store::Transaction<'_>,
+        change: &mut Change<'_>,
         written: WrittenDaemon,
-        gpus: &[Gpu],
-        clock: Clock,
         options: &WriteOptions,
-    ) -> Result<Option<Daemon>, ServiceError> {
+    ) -> Result<(), ServiceError> {
         let WrittenDaemon { name, mut spec, objection, in_host_file } = written;
-        let current = store::daemons::get(&mut *db, &name).await?;
-        check_precondition(options, current.as_ref().map(|daemon| daemon.revision))?;
-        refuse_namesake(&mut *db, "daemon", name.as_str()).await?;
-        self.check_management(&mut *db, current.as_ref(), &name, &spec).await?;
-        refuse_move(&mut *db, &name, current.as_ref(), &spec).await?;
-        let observed = |daemon: &Daemon| daemon.spec.management == Management::Observed;
-        if let Some(reason) = objection.filter(|_| current.as_ref().is_some_and(observed)) {
+        let current = change.objects.daemons.get(&name).cloned();
+        let current = current.as_ref();
+        check_precondition(options, current.map(|daemon| daemon.revision))?;
+        change.refuse_namesake("daemon", name.as_str()).await?;
+        self.check_management(change, current, &name, &spec).await?;
+        if let Some(current) = current.filter(|current| current.spec.gpus != spec.gpus) {
+            // Clients of GPUs in maintenance would not be drained.
+            change.refuse_in_maintenance(&name, &current.spec)?;
+            change.refuse_in_maintenance(&name, &spec)?;
+        }
+        if let Some(reason) = objection.filter(|_| current.is_some_and(|daemon| daemon.spec.is_observed())) {
             return Err(ServiceError::Conflict(format!("daemon {name} cannot be managed: {reason}")));
         }
         if spec.management == Management::Managed {
-            refuse_held(&mut *db, &spec.gpus, Some(&name), gpus).await?;
+            change.refuse_held(&spec.gpus, Some(&name))?;
         }
-        refuse_mig(&spec, current.as_ref(), gpus)?;
+        refuse_mig(&spec, current, &change.gpus)?;
         let capability = &self.parts.fleet.context().capability;
         let lacks = (capability.lacks_static(), capability.lacks_multi_user());
-        refuse_unsupported(&name, &spec, current.as_ref(), lacks)?;
+        refuse_unsupported(&name, &spec, current, lacks)?;
         let runs = self.runs(&name);
         let desired = DesiredDaemon { name: &name, spec: &spec, runs, in_host_file };
-        spec.layout = fit_layout(&mut *db, current.as_ref(), &desired, gpus).await?;
-        if current.as_ref().is_none_or(|daemon| daemon.spec != spec) {
-            store::daemons::put(&mut *db, &name, &spec, clock.unix_ms()).await?;
-            store::gpus::remember(&mut *db, gpus, clock.unix_ms()).await?;
-        }
-        Ok(current)
+        spec.layout = fit_layout(change, current, &desired).await?;
+        Ok(change.put_daemon(&name, spec).await?)
     }
 
-    /// Checks that a daemon can hold its tenants, as both are in this transaction.
-    pub(in crate::service) async fn admit_tenants(
+    /// Checks that a daemon can hold its tenants.
+    pub(in crate::service) fn admit_tenants(
         &self,
-        db: store::Transaction<'_>,
+        change: &Change<'_>,
         name: &DaemonName,
-        gpus: &[Gpu],
     ) -> Result<Result<(), AdmissionError>, ServiceError> {
-        let daemon = store::daemons::get(&mut *db, name).await?.ok_or_else(|| not_found(name))?;
-        let tenants = store::tenants::of_daemon(db, name).await?;
-        let tenants: Vec<_> = tenants.into_iter().map(|tenant| (tenant.name, tenant.spec)).collect();
+        let (spec, gpus) = (&change.daemon(name)?.spec, &change.gpus);
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
-        Ok(admission::expected_clients_fit(name.as_str(), &daemon.spec, gpus, ceiling)
-            .and_then(|()| admission::admit(name.as_str(), &daemon.spec, &tenants, gpus, ceiling)))
+        Ok(admission::expected_clients_fit(name.as_str(), spec, gpus, ceiling)
+            .and_then(|()| admission::admit(name.as_str(), spec, &change.specs_of(name), gpus, ceiling)))
     }
 
     pub(super) async fn daemon_view(&self, daemon: Daemon) -> Result<DaemonView, ServiceError> {
@@ -357,11 +335,13 @@ impl Backend {
         let precondition = options.clone();
         self.request_operation(permit, options, move |db, _| {
             Box::pin(async move {
-                let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                let daemon = store::daemons::get(&mut *db, &name)
+                    .await?
+                    .ok_or_else(|| ServiceError::not_found("daemon", &name))?;
                 check_precondition(&precondition, Some(daemon.revision))?;
                 refuse_observed(&mut *db, &daemon, &request).await?;
                 if matches!(request, OperationRequest::DeleteDaemon { .. }) {
-                    refuse_with_tenants(&mut *db, &name).await?;
+                    refuse_with_tenants(&name, &store::tenants::of_daemon(&mut *db, &name).await?)?;
                 }
                 let brings_up = matches!(
                     request,
@@ -398,7 +378,9 @@ impl Backend {
         let stored = self.stored_daemons().await?;
         let mut names = stored.iter().map(|daemon| daemon.name.clone());
         let names: Vec<DaemonName> = match one {
-            Some(name) => vec![names.find(|known| known == name).ok_or_else(|| not_found(name))?],
+            Some(name) => vec![
+                names.find(|known| known == name).ok_or_else(|| ServiceError::not_found("daemon", name))?,
+            ],
             None => names.collect(),
         };
         let mut phases: std::collections::BTreeMap<_, _> = self.parts.fleet.not_ready().into_iter().collect();
@@ -409,18 +391,6 @@ impl Backend {
         });
         Ok(unready.collect())
     }
-}
-
-/// Refuses to move a daemon to or from GPUs in maintenance: its clients would not be drained.
-async fn refuse_move(
-    db: store::Transaction<'_>,
-    name: &DaemonName,
-    current: Option<&Daemon>,
-    spec: &DaemonSpec,
-) -> Result<(), ServiceError> {
-    let Some(current) = current.filter(|current| current.spec.gpus != spec.gpus) else { return Ok(()) };
-    refuse_in_maintenance(&mut *db, name, &current.spec).await?;
-    refuse_in_maintenance(db, name, spec).await
 }
 
 /// Refuses a GPU in MIG mode; a daemon whose GPU was switched to MIG mode later may still be changed.
@@ -464,15 +434,11 @@ pub(super) fn refuse_mig_mode(gpu: &Gpu) -> Result<(), ServiceError> {
     Ok(())
 }
 
-pub(super) async fn refuse_with_tenants(
-    db: store::Transaction<'_>,
-    name: &DaemonName,
-) -> Result<(), ServiceError> {
-    let tenants = store::tenants::of_daemon(db, name).await?;
+pub(super) fn refuse_with_tenants(name: &DaemonName, tenants: &[Tenant]) -> Result<(), ServiceError> {
     if tenants.is_empty() {
         return Ok(());
     }
-    let names: Vec<String> = tenants.into_iter().map(|tenant| tenant.name.to_string()).collect();
+    let names: Vec<String> = tenants.iter().map(|tenant| tenant.name.to_string()).collect();
     Err(ServiceError::Conflict(format!(
         "daemon {name} serves the tenants {}: delete or move them first",
         names.join(", ")
@@ -503,8 +469,4 @@ async fn refuse_observed(
         request.kind()
     );
     Err(ServiceError::Conflict(refused).visible_to_tenants())
-}
-
-pub(super) fn not_found(name: &DaemonName) -> ServiceError {
-    ServiceError::NotFound { kind: "daemon", name: name.to_string() }
 }

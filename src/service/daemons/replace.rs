@@ -2,18 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Clock;
 use crate::domain::access::Right;
-use crate::domain::event::{ChangedTenant, DomainEvent};
+use crate::domain::event::DomainEvent;
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::layout::map_roles;
 use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, TenantName, admission};
 use crate::service::access::context::RequestContext;
+use crate::service::change::{Change, ChangeScope, Changed};
 use crate::service::daemons::adoption::refuse_while_operated;
-use crate::service::daemons::foreign::refuse_held;
-use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::daemons::{DaemonView, refuse_mig_mode};
-use crate::service::{Service, ServiceError, WriteOptions, transaction_end};
+use crate::service::{Service, ServiceError, WriteOptions};
 use crate::store;
 
 /// The GPU that replaces the missing one.
@@ -46,7 +44,7 @@ impl Service {
         request: ReplaceRequest,
         options: WriteOptions,
     ) -> Result<Replacement, ServiceError> {
-        let permit = ctx.require(Right::Administer)?.on_any_spec();
+        let permit = ctx.require(Right::Administer)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         let missing = self.gpu(ctx, &old).await?;
@@ -60,52 +58,39 @@ impl Service {
         let gpus = backend.gpus().await?;
         let new = replacement(&request, &gpus)?.clone();
         let ceiling = backend.parts.fleet.context().capability.client_ceiling();
-        let manager_uid = backend.parts.manager_uid;
         let dry_run = options.dry_run;
         let (replaced, with) = (old.clone(), new.uuid.clone());
-        let (by, clock) = (ctx.cause(), ctx.clock);
-        let (daemon, tenants, desired) = backend
-            .write(&permit, move |db| {
+        let changed = backend
+            .change(&permit, ChangeScope::Whole, dry_run, move |change| {
                 Box::pin(async move {
-                    let name = holder(db, &old).await?;
-                    let current = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;
-                    refuse_while_operated(&mut *db, &name).await?;
-                    let before = current.spec.clone();
-                    let mut either = current.spec;
+                    let name = change.objects.holder(&old).cloned();
+                    let name = name.ok_or_else(|| ServiceError::NotFound {
+                        kind: "daemon with GPU",
+                        name: old.to_string(),
+                    })?;
+                    refuse_while_operated(&mut *change.db, &name).await?;
+                    let mut either = change.daemon(&name)?.spec.clone();
                     either.gpus = vec![old.clone(), new.uuid.clone()];
-                    refuse_in_maintenance(&mut *db, &name, &either).await?;
-                    refuse_held(&mut *db, std::slice::from_ref(&new.uuid), None, &gpus).await?;
-                    let tenants = exchange(db, &name, (&old, &new.uuid), &gpus, ceiling, clock).await?;
-                    store::gpus::remember(&mut *db, &gpus, clock.unix_ms()).await?;
-                    let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(|| lost(&name))?;
-                    let mut events =
-                        vec![DomainEvent::GpuReplaced { daemon: name.clone(), old, new: new.uuid.clone() }];
-                    events.extend(store::operations::daemon_changed(&name, &before, &daemon.spec, None)?);
-                    events.extend(tenants.iter().map(|tenant| tenant_changed(tenant, &name, &new.uuid)));
-                    for event in events {
-                        store::events::append(&mut *db, &event.because(by.clone()), clock.unix_ms()).await?;
-                    }
-                    let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
-                    Ok(((daemon, tenants, desired), transaction_end(&options)))
+                    change.refuse_in_maintenance(&name, &either)?;
+                    change.refuse_held(std::slice::from_ref(&new.uuid), None)?;
+                    let tenants = exchange(change, &name, (&old, &new.uuid), ceiling).await?;
+                    change.report(DomainEvent::GpuReplaced {
+                        daemon: name.clone(),
+                        old,
+                        new: new.uuid.clone(),
+                    });
+                    change.exchanged_for = Some(new.uuid);
+                    Ok((name, tenants))
                 })
             })
             .await?;
+        let Changed { value: (name, tenants), mut objects, .. } = changed;
+        let daemon = objects.daemons.remove(&name).ok_or_else(|| ServiceError::not_found("daemon", &name))?;
         if !dry_run {
-            tracing::info!(%replaced, %with, daemon = %daemon.name, "a missing GPU was replaced");
-            backend.publish(desired);
+            tracing::info!(%replaced, %with, daemon = %name, "a missing GPU was replaced");
         }
         Ok(Replacement { replaced, with, daemon: backend.daemon_view(daemon).await?, tenants })
     }
-}
-
-/// The event for a tenant that named the old GPU.
-fn tenant_changed(tenant: &TenantName, daemon: &DaemonName, new: &GpuUuid) -> DomainEvent {
-    DomainEvent::TenantChanged(ChangedTenant {
-        tenant: tenant.clone(),
-        daemon: Some(daemon.clone()),
-        gpu: Some(new.clone()),
-        fields: vec!["gpus".to_owned()],
-    })
 }
 
 /// The replacing GPU.
@@ -121,24 +106,18 @@ fn replacement<'g>(request: &ReplaceRequest, gpus: &'g [Gpu]) -> Result<&'g Gpu,
     Ok(gpu)
 }
 
-async fn holder(db: store::Transaction<'_>, gpu: &GpuUuid) -> Result<DaemonName, ServiceError> {
-    let holder = store::daemons::holder(db, gpu).await?;
-    holder.ok_or_else(|| ServiceError::NotFound { kind: "daemon with GPU", name: gpu.to_string() })
-}
-
 /// Writes the new GPU wherever the old one was, if the daemon can hold its tenants on it; returns the changed tenants.
 async fn exchange(
-    db: store::Transaction<'_>,
+    change: &mut Change<'_>,
     name: &DaemonName,
     (old, new): (&GpuUuid, &GpuUuid),
-    gpus: &[Gpu],
     ceiling: u32,
-    clock: Clock,
 ) -> Result<Vec<TenantName>, ServiceError> {
-    let place = |list: &[GpuUuid]| in_its_place(list, old, new, gpus);
-    let mut spec = store::daemons::get(&mut *db, name).await?.ok_or_else(|| lost(name))?.spec;
+    let gpus = change.gpus.clone();
+    let place = |list: &[GpuUuid]| in_its_place(list, old, new, &gpus);
+    let mut spec = change.daemon(name)?.spec.clone();
     spec.gpus = place(&spec.gpus);
-    let of_new = |limit: DeviceMemoryLimit| limit.exchanged(old, new, gpus);
+    let of_new = |limit: DeviceMemoryLimit| limit.exchanged(old, new, &gpus);
     spec.defaults.device_memory_limit = spec.defaults.device_memory_limit.map(of_new);
     if let Some(layout) = &mut spec.layout {
         let held = layout.gpu_map.clone();
@@ -146,37 +125,30 @@ async fn exchange(
             *gpu = new.clone();
         }
         if layout.gpu_map != held {
-            let content = store::layouts::content(&mut *db, layout).await?;
-            map_roles(&content, &layout.gpu_map, &spec.gpus, gpus).map_err(|error| {
+            let content = store::layouts::content(&mut *change.db, layout).await?;
+            map_roles(&content, &layout.gpu_map, &spec.gpus, &gpus).map_err(|error| {
                 ServiceError::Conflict(format!(
                     "layout {} of daemon {name} cannot be put on {new}: {error}. Choose another, or apply another layout first",
                     layout.version_ref()
                 ))
             })?;
             // Another die may give other IDs; those given now are recorded from then on.
-            store::layouts::put_applied(&mut *db, name, None, clock.unix_ms()).await?;
+            store::layouts::put_applied(&mut *change.db, name, None, change.now).await?;
         }
     }
-    let stored = store::tenants::of_daemon(&mut *db, name).await?;
     let mut changed = Vec::new();
-    let mut tenants = Vec::new();
-    for mut tenant in stored {
-        let limit = tenant.spec.device_memory_limit.clone().map(of_new);
-        if tenant.spec.gpus.contains(old) || tenant.spec.device_memory_limit != limit {
-            tenant.spec.gpus =
-                if tenant.spec.gpus.is_empty() { Vec::new() } else { place(&tenant.spec.gpus) };
-            tenant.spec.device_memory_limit = limit;
-            changed.push(tenant.name.clone());
+    for (tenant, mut own) in change.specs_of(name) {
+        let limit = own.device_memory_limit.clone().map(of_new);
+        if own.gpus.contains(old) || own.device_memory_limit != limit {
+            own.gpus = if own.gpus.is_empty() { Vec::new() } else { place(&own.gpus) };
+            own.device_memory_limit = limit;
+            change.put_tenant(&tenant, own)?;
+            changed.push(tenant);
         }
-        tenants.push((tenant.name, tenant.spec));
     }
-    admission::admit(name.as_str(), &spec, &tenants, gpus, ceiling)
+    admission::admit(name.as_str(), &spec, &change.specs_of(name), &gpus, ceiling)
         .map_err(|refusal| ServiceError::Conflict(refusal.detail))?;
-    store::daemons::put(&mut *db, name, &spec, clock.unix_ms()).await?;
-    let generation = store::daemons::get(&mut *db, name).await?.ok_or_else(|| lost(name))?.generation;
-    for (tenant, spec) in tenants.iter().filter(|(tenant, _)| changed.contains(tenant)) {
-        store::tenants::put(&mut *db, tenant, spec, generation, clock.unix_ms()).await?;
-    }
+    change.put_daemon(name, spec).await?;
     Ok(changed)
 }
 
@@ -186,8 +158,4 @@ fn in_its_place(list: &[GpuUuid], old: &GpuUuid, new: &GpuUuid, gpus: &[Gpu]) ->
         list.iter().map(|gpu| if gpu == old { new.clone() } else { gpu.clone() }).collect();
     list.sort_by_key(|uuid| gpus.iter().find(|gpu| gpu.uuid == *uuid).map_or(u32::MAX, |gpu| gpu.index));
     list
-}
-
-fn lost(name: &DaemonName) -> ServiceError {
-    ServiceError::Internal(format!("daemon {name} disappeared during a transaction"))
 }

@@ -20,9 +20,11 @@ impl Service {
         let mut reader = backend.parts.store.read().await?;
         // A tenant user sees only the operations it requested itself.
         if !ctx.actor.sees(store::operations::tenant(&mut reader, id).await?.as_ref()) {
-            return Err(not_found(id));
+            return Err(ServiceError::not_found("operation", &id));
         }
-        let operation = store::operations::get(&mut reader, id).await?.ok_or_else(|| not_found(id))?;
+        let operation = store::operations::get(&mut reader, id)
+            .await?
+            .ok_or_else(|| ServiceError::not_found("operation", &id))?;
         Ok(operation.redacted_for(&ctx.actor))
     }
 
@@ -65,9 +67,13 @@ impl Service {
                         store::operations::stop_requested(&mut *db, id, by, now).await?;
                     } else {
                         let operation = store::operations::get(db, id).await?;
-                        return Err(not_cancellable(&operation.ok_or_else(|| not_found(id))?));
+                        return Err(not_cancellable(
+                            &operation.ok_or_else(|| ServiceError::not_found("operation", &id))?,
+                        ));
                     }
-                    let operation = store::operations::get(db, id).await?.ok_or_else(|| not_found(id))?;
+                    let operation = store::operations::get(db, id)
+                        .await?
+                        .ok_or_else(|| ServiceError::not_found("operation", &id))?;
                     Ok((operation, transaction_end(&options)))
                 })
             })
@@ -145,8 +151,4 @@ fn not_cancellable(operation: &Operation) -> ServiceError {
         ),
         state => format!("operation {id} has ended ({}): there is nothing to cancel", state.as_str()),
     })
-}
-
-fn not_found(id: Uuid) -> ServiceError {
-    ServiceError::NotFound { kind: "operation", name: id.to_string() }
 }

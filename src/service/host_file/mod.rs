@@ -108,7 +108,7 @@ impl Service {
         file_options: HostFileOptions,
         options: WriteOptions,
     ) -> Result<AppliedHostFile, ServiceError> {
-        let permit = ctx.require(Right::Administer)?.on_any_spec();
+        let permit = ctx.require(Right::Administer)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         let gpus = backend.gpus().await?;
@@ -127,7 +127,7 @@ impl Service {
             let checked = backend.check_host(&compared).await?;
             let written = backend.write_host(&permit, &file, compared, checked, options.dry_run).await?;
             if let Some(written) = written {
-                let operation = Some(written.operation).filter(|_| !options.dry_run);
+                let operation = Some(written).filter(|_| !options.dry_run);
                 return Ok(AppliedHostFile { changes, warnings, operation, tag });
             }
         }

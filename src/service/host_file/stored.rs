@@ -7,6 +7,7 @@ use sqlx::SqliteConnection;
 use crate::domain::LayoutName;
 use crate::domain::host_file::{HostFile, StoredHost, StoredLayout};
 use crate::domain::layout::VersionRef;
+use crate::service::change::Objects;
 use crate::store::{self, StoreError};
 
 /// Reads the objects of the host, as far as a comparison with `file` needs them.
@@ -14,17 +15,25 @@ pub(super) async fn load(
     db: &mut SqliteConnection,
     file: Option<&HostFile>,
 ) -> Result<StoredHost, StoreError> {
+    let objects = Objects::load(&mut *db).await?;
+    with_layouts(db, objects, file).await
+}
+
+/// Adds the layouts to daemons and tenants, as far as a comparison with `file` needs them.
+pub(super) async fn with_layouts(
+    db: &mut SqliteConnection,
+    objects: Objects,
+    file: Option<&HostFile>,
+) -> Result<StoredHost, StoreError> {
     let mut stored = StoredHost::default();
     for newest in store::layouts::page(&mut *db, "", i64::MAX).await? {
         let content = StoredLayout { version: newest.version, layout: newest.layout, note: newest.note };
         stored.layouts.insert(newest.name, content);
     }
-    stored.daemons =
-        store::daemons::all(&mut *db).await?.into_iter().map(|daemon| (daemon.name, daemon.spec)).collect();
-    let tenants = store::tenants::all(&mut *db).await?;
-    let draining = tenants.iter().filter(|tenant| tenant.draining);
+    stored.daemons = objects.daemons.into_iter().map(|(name, daemon)| (name, daemon.spec)).collect();
+    let draining = objects.tenants.values().filter(|tenant| tenant.draining);
     stored.draining = draining.map(|tenant| tenant.name.clone()).collect();
-    stored.tenants = tenants.into_iter().map(|tenant| (tenant.name, tenant.spec)).collect();
+    stored.tenants = objects.tenants.into_iter().map(|(name, tenant)| (name, tenant.spec)).collect();
     let mut older: BTreeSet<VersionRef> = BTreeSet::new();
     older.extend(stored.daemons.values().filter_map(|daemon| Some(daemon.layout.as_ref()?.version_ref())));
     if let Some(file) = file {

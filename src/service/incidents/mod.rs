@@ -240,7 +240,7 @@ impl Service {
             ctx.actor.scope().is_none_or(is_own)
         };
         let found = found.filter(|(stored, first)| is_visible(&stored.incident, *first));
-        let (stored, _) = found.ok_or_else(|| not_found(id))?;
+        let (stored, _) = found.ok_or_else(|| ServiceError::not_found("incident", &id))?;
         let presence = PresenceOnGpu::read(backend, &mut reader, &stored).await?;
         Ok(IncidentView::with_presence(stored, &ctx.actor, &presence))
     }
@@ -281,7 +281,8 @@ impl Service {
                     let now = clock.unix_ms();
                     let view = once(db, key.as_deref(), now, async |db| {
                         let found = store::incidents::get(&mut *db, id).await?;
-                        let (StoredIncident { incident, .. }, _) = found.ok_or_else(|| not_found(id))?;
+                        let (StoredIncident { incident, .. }, _) =
+                            found.ok_or_else(|| ServiceError::not_found("incident", &id))?;
                         if let Some(before) = &incident.acknowledged {
                             return Err(already_acknowledged(id, before));
                         }
@@ -328,8 +329,4 @@ fn already_acknowledged(id: i64, before: &Acknowledgement) -> ServiceError {
     ServiceError::Conflict(format!(
         "incident {id} was acknowledged by {by} at {at}: nothing is left to acknowledge"
     ))
-}
-
-fn not_found(id: i64) -> ServiceError {
-    ServiceError::NotFound { kind: "incident", name: id.to_string() }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{check_note, invalid, no_version, not_found, put_if_new};
+use super::{check_note, invalid, no_version, put_if_new};
 use crate::clock::Clock;
 use crate::domain::access::Right;
 use crate::domain::daemon::Daemon;
@@ -20,7 +20,6 @@ use crate::operations::OutlookError;
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::layout_fit::{refuse_mode, refuse_strategy};
 use crate::service::daemons::maintenance::refuse_in_maintenance;
-use crate::service::daemons::not_found as no_daemon;
 use crate::service::{Backend, FieldError, Service, ServiceError, WriteOptions};
 use crate::store::{self, layouts::NewVersion};
 
@@ -119,7 +118,7 @@ impl OwnedVersion {
         let before = store::layouts::newest(&mut *db, name).await?;
         let Self { layout, author, note } = self;
         let new = NewVersion { layout, author, note: note.as_deref(), provenance: None };
-        Ok(put_if_new(db, name, before.as_ref(), &new, clock).await?.version)
+        Ok(put_if_new(db, name, before.as_ref(), &new, clock.unix_ms()).await?.version)
     }
 }
 
@@ -274,7 +273,7 @@ impl Backend {
     ) -> Result<Projected, ServiceError> {
         let mut reader = self.parts.store.read().await?;
         let daemon = store::daemons::get(&mut reader, &target.daemon).await?;
-        let daemon = daemon.ok_or_else(|| no_daemon(&target.daemon))?;
+        let daemon = daemon.ok_or_else(|| ServiceError::not_found("daemon", &target.daemon))?;
         let newest = store::layouts::newest(&mut reader, name).await?;
         let (version, layout) = match (&target.layout, target.version) {
             (Some(_), Some(_)) => {
@@ -295,7 +294,7 @@ impl Backend {
                 (next, layout.clone())
             }
             (None, None) => {
-                let newest = newest.ok_or_else(|| not_found(name))?;
+                let newest = newest.ok_or_else(|| ServiceError::not_found("layout", name))?;
                 (newest.version, newest.layout)
             }
             (None, Some(version)) => {
@@ -345,7 +344,8 @@ pub(in crate::service) async fn may_change(
     name: &DaemonName,
     request: &OperationRequest,
 ) -> Result<(), ServiceError> {
-    let daemon = store::daemons::get(&mut *db, name).await?.ok_or_else(|| no_daemon(name))?;
+    let daemon =
+        store::daemons::get(&mut *db, name).await?.ok_or_else(|| ServiceError::not_found("daemon", name))?;
     refuse_strategy(name, &daemon.spec)?;
     if daemon.spec.is_observed() {
         return Err(ServiceError::Conflict(format!(

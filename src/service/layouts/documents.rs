@@ -16,7 +16,6 @@ use crate::domain::{DaemonName, LayoutName, PartitionId};
 use crate::host::process;
 use crate::operations::PolledDaemon;
 use crate::service::access::context::RequestContext;
-use crate::service::daemons::not_found as no_daemon;
 use crate::service::{Backend, Service, ServiceError, WriteOptions, transaction_end, unavailable};
 use crate::store::{self, layouts::NewVersion};
 
@@ -71,7 +70,9 @@ impl Service {
     ) -> Result<Document, ServiceError> {
         let backend = self.with(&ctx.require(Right::View)?);
         let mut reader = backend.parts.store.read().await?;
-        let holder = store::daemons::get(&mut reader, daemon).await?.ok_or_else(|| no_daemon(daemon))?;
+        let holder = store::daemons::get(&mut reader, daemon)
+            .await?
+            .ok_or_else(|| ServiceError::not_found("daemon", daemon))?;
         let active = holder.spec.layout.filter(|active| active.name == *name).ok_or_else(|| {
             ServiceError::Conflict(format!(
                 "daemon {daemon} does not have layout {name}: apply it there first"
@@ -298,7 +299,7 @@ pub(in crate::service) async fn take(
     let provenance = provenance.map_err(|error| ServiceError::Internal(error.to_string()))?;
     let new =
         NewVersion { layout: &layout, author, note: entry.note.as_deref(), provenance: provenance.as_ref() };
-    put_if_new(db, name, before.as_ref(), &new, clock).await
+    put_if_new(db, name, before.as_ref(), &new, clock.unix_ms()).await
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ pub(super) use change::{Projected, may_change, refuse_blocked};
 pub(super) use documents::take;
 pub use partitions::PartitionView;
 
-use crate::clock::Clock;
 use crate::domain::access::Right;
 use crate::domain::audit::Target;
 use crate::domain::layout::{self, Invalid, Layout, Version, VersionRef};
@@ -78,7 +77,7 @@ impl Service {
                         note: note.as_deref(),
                         provenance: None,
                     };
-                    let newest = put_if_new(&mut *db, &name, before.as_ref(), &new, clock).await?;
+                    let newest = put_if_new(&mut *db, &name, before.as_ref(), &new, clock.unix_ms()).await?;
                     let view = view(db, newest).await?;
                     Ok::<_, ServiceError>((
                         Written { value: view, created: before.is_none() },
@@ -94,7 +93,7 @@ impl Service {
         let backend = self.with(&ctx.require(Right::View)?);
         let mut reader = backend.parts.store.read().await?;
         let newest = store::layouts::newest(&mut reader, name).await?;
-        view(&mut reader, newest.ok_or_else(|| not_found(name))?).await
+        view(&mut reader, newest.ok_or_else(|| ServiceError::not_found("layout", name))?).await
     }
 
     /// Layouts by name.
@@ -137,7 +136,7 @@ impl Service {
         let before = page.key::<u32>()?;
         let mut reader = backend.parts.store.read().await?;
         if store::layouts::newest(&mut reader, name).await?.is_none() {
-            return Err(not_found(name));
+            return Err(ServiceError::not_found("layout", name));
         }
         let versions = store::layouts::versions(&mut reader, name, before, page.rows()).await?;
         Ok(page.cut(versions, |version| version.version.to_string()))
@@ -156,7 +155,7 @@ impl Service {
         backend.write(&permit, move |db| {
                 Box::pin(async move {
                     let newest = store::layouts::newest(&mut *db, &name).await?;
-                    let newest = newest.ok_or_else(|| not_found(&name))?;
+                    let newest = newest.ok_or_else(|| ServiceError::not_found("layout", &name))?;
                     check_precondition(&options, Some(i64::from(newest.version)))?;
                     let holders = store::daemons::with_layout(&mut *db, &name).await?;
                     if !holders.is_empty() {
@@ -186,14 +185,14 @@ pub(super) async fn put_if_new(
     name: &LayoutName,
     before: Option<&Version>,
     new: &NewVersion<'_>,
-    clock: Clock,
+    now: i64,
 ) -> Result<Version, ServiceError> {
     if let Some(same) = before.filter(|before| before.layout == *new.layout) {
         return Ok(same.clone());
     }
     check_free(name)?;
     refuse_namesake(&mut *db, "layout", name.as_str()).await?;
-    store::layouts::put(&mut *db, name, new, clock.unix_ms()).await?;
+    store::layouts::put(&mut *db, name, new, now).await?;
     let newest = store::layouts::newest(db, name).await?;
     newest.ok_or_else(|| ServiceError::Internal("the layout just written is gone".into()))
 }
@@ -222,10 +221,6 @@ pub(super) fn check_note(note: Option<&str>) -> Result<(), ServiceError> {
 pub(super) fn invalid(within: &str, Invalid { pointer, reason }: Invalid) -> ServiceError {
     let pointer = format!("{within}{pointer}");
     ServiceError::Invalid(vec![FieldError { pointer, detail: reason.to_string() }])
-}
-
-fn not_found(name: &LayoutName) -> ServiceError {
-    ServiceError::NotFound { kind: "layout", name: name.to_string() }
 }
 
 fn no_version(wanted: &VersionRef) -> ServiceError {

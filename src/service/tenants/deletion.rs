@@ -4,16 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::domain::TenantName;
 use crate::domain::access::Right;
 use crate::domain::audit::{EXPIRE, Target};
-use crate::domain::plan::Desired;
 use crate::domain::tenant::{Tenant, TenantSpec};
-use crate::domain::{TenantDirectory, TenantName};
 use crate::service::access::context::{Permit, RequestContext};
-use crate::service::tenants::not_found;
-use crate::service::{
-    Backend, Service, ServiceError, WriteOptions, check_precondition, etag, transaction_end,
-};
+use crate::service::change::ChangeScope;
+use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, etag};
 use crate::store;
 
 impl Service {
@@ -54,34 +51,29 @@ impl Backend {
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
         self.refuse_read_only().await?;
-        let gpus = self.gpus().await?;
-        let (manager_uid, dry_run, clock) = (self.parts.manager_uid, options.dry_run, permit.ctx().clock);
-        let (desired, directory) = self
-            .write(permit, move |db| {
+        let dry_run = options.dry_run;
+        let scope = ChangeScope::Tenant(name.clone(), None);
+        let drained = self
+            .change(permit, scope, dry_run, move |change| {
                 Box::pin(async move {
-                    let tenant =
-                        store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
-                    check_precondition(&options, Some(tenant.generation))?;
-                    let now = clock.unix_ms();
-                    let daemon = tenant.spec.daemon.clone();
+                    check_precondition(&options, Some(change.tenant(&name)?.generation))?;
+                    let now = change.now;
+                    let tenant = change
+                        .objects
+                        .tenants
+                        .get_mut(&name)
+                        .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
                     if !tenant.draining {
                         let expires_at = tenant.spec.expires_at.filter(|at| *at <= now).or(Some(now));
-                        let spec = TenantSpec { expires_at, ..tenant.spec };
-                        let generation = store::daemons::touch(&mut *db, &daemon).await?;
-                        store::tenants::put(&mut *db, &name, &spec, generation, now).await?;
+                        tenant.change(TenantSpec { expires_at, ..tenant.spec.clone() }, now);
                     }
-                    store::tenants::drain(&mut *db, &name, is_finished).await?;
-                    let desired = if tenant.draining {
-                        None
-                    } else {
-                        store::plans::desired(db, &daemon, &gpus, manager_uid).await?
-                    };
-                    Ok::<_, ServiceError>(((desired, tenant.directory), transaction_end(&options)))
+                    (tenant.draining, tenant.finished) = (true, tenant.finished || is_finished);
+                    Ok(tenant.directory.clone())
                 })
             })
             .await?;
-        if !dry_run {
-            self.take_back(desired, &directory, is_finished);
+        if is_finished && !dry_run {
+            self.parts.fleet.context().handouts.finish(&drained.value);
         }
         Ok(())
     }
@@ -96,45 +88,25 @@ impl Backend {
     ) -> Result<(), ServiceError> {
         self.refuse_read_only().await?;
         self.refuse_with_processes(&name).await?;
-        let gpus = self.gpus().await?;
-        let (manager_uid, dry_run) = (self.parts.manager_uid, options.dry_run);
         let service = Arc::clone(self);
-        let (by, clock) = (permit.ctx().cause(), permit.ctx().clock);
-        let forgotten = name.clone();
-        let (desired, revoked, directory, is_finished) = self
-            .write(permit, move |db| {
+        let (scope, dry_run) = (ChangeScope::Tenant(name.clone(), None), options.dry_run);
+        let deleted = self
+            .change(permit, scope, dry_run, move |change| {
                 Box::pin(async move {
-                    let tenant =
-                        store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    let tenant = change.tenant(&name)?.clone();
                     check_precondition(&options, Some(tenant.generation))?;
+                    service.remove_tenant(change, &name).await?;
                     // A drain may have said so to an earlier manager.
-                    let is_finished = is_finished || store::tenants::is_finished(&mut *db, &name).await?;
-                    let revoked = service.remove_tenant(&mut *db, &tenant, &by, clock).await?;
-                    // A dry run notifies no one.
-                    let desired = if dry_run {
-                        None
-                    } else {
-                        store::plans::desired(db, &tenant.spec.daemon, &gpus, manager_uid).await?
-                    };
-                    let deleted = (desired, revoked, tenant.directory, is_finished);
-                    Ok::<_, ServiceError>((deleted, transaction_end(&options)))
+                    Ok((tenant.directory, is_finished || tenant.finished))
                 })
             })
             .await?;
-        if !dry_run {
-            self.parts.access.end(&revoked).await;
-            self.history.forget(&forgotten);
-            self.take_back(desired, &directory, is_finished);
-        }
-        Ok(())
-    }
-
-    /// Has a tenant's daemon change, which closes the tenant's directory; it is removed at once when no process will be started with it.
-    fn take_back(&self, desired: Option<Desired>, directory: &TenantDirectory, is_finished: bool) {
-        self.publish(desired);
-        if is_finished {
+        if let (directory, true) = &deleted.value
+            && !dry_run
+        {
             self.parts.fleet.context().handouts.finish(directory);
         }
+        Ok(())
     }
 
     /// Periodically deletes the tenants that have expired and have no process.

@@ -19,6 +19,7 @@ mod verification;
 mod writing;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +29,6 @@ use crate::domain::condition::{self, Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::{Daemon, DaemonStatus, Phase};
 use crate::domain::environment::{self, container::ContainerAccess};
 use crate::domain::gpu::{Gpu, GpuRef};
-use crate::domain::plan::Desired;
 use crate::domain::resolution::{Resolved, effective};
 use crate::domain::tenant::{LabelSelector, Tenant, TenantEffective, TenantSpec, TenantStatus};
 use crate::domain::verification::Verification;
@@ -36,6 +36,7 @@ use crate::domain::workload::Workload;
 use crate::domain::{DaemonName, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
+use crate::service::change::ChangeScope;
 use crate::service::host::startup::waiting_words;
 use crate::service::page::{Page, Paged};
 use crate::service::tenants::conditions::{
@@ -45,7 +46,7 @@ use crate::service::tenants::conditions::{
 use crate::service::tenants::placement::Placement;
 use crate::service::tenants::provisioning::{Neighbours, add_shares, keep_own_share};
 use crate::service::tenants::readiness::TenantBlockers;
-use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, removed, transaction_end};
+use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, removed};
 use crate::store;
 use crate::supervisor::{Blocker, ClientDirectory, Observed};
 
@@ -140,48 +141,35 @@ impl Service {
         let permit = ctx.require(Right::Administer)?.on(Target::Tenant(name.clone()));
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
-        let gpus = backend.gpus().await?;
-        let spec = spec.resolve_gpus(&gpus).map_err(ServiceError::invalid)?;
-        spec.check().map_err(ServiceError::invalid)?;
-        spec.check_expiry(ctx.clock.unix_ms()).map_err(ServiceError::invalid)?;
+        let (uid, on) = (spec.uid, spec.daemon.clone());
         if !options.must_be_new {
-            backend.refuse_move_with_clients(&name, &spec.daemon).await?;
+            backend.refuse_move_with_clients(&name, &on).await?;
         }
-        let multi_user = backend.is_multi_user(&spec.daemon).await?;
-        let reachable = backend.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
-        reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
-        let service = backend.clone();
-        let (manager_uid, clock) = (backend.parts.manager_uid, ctx.clock);
-        let dry_run = options.dry_run;
-        let present = gpus.clone();
-        let (tenant, desired, before, of_daemon) = backend
-            .write(&permit, move |db| {
+        let multi_user = backend.is_multi_user(&on).await?;
+        let reachable = backend.parts.fleet.check_reachable(&on, multi_user, uid).await;
+        let service = Arc::clone(backend);
+        let (key, dry_run) = (name.clone(), options.dry_run);
+        let scope = ChangeScope::Tenant(name.clone(), Some(on.clone()));
+        let mut changed = backend
+            .change(&permit, scope, dry_run, move |change| {
                 Box::pin(async move {
-                    let daemon = spec.daemon.clone();
-                    let written = (&name, spec);
-                    let before = service.write_tenant(&mut *db, written, clock, &options).await?;
-                    service.admit_tenant(&mut *db, &name, &gpus).await?;
-                    let left =
-                        before.as_ref().map(|tenant| &tenant.spec.daemon).filter(|left| **left != daemon);
-                    let mut desired: Vec<Option<Desired>> = Vec::new();
-                    if let Some(left) = left {
-                        desired.push(store::plans::desired(&mut *db, left, &gpus, manager_uid).await?);
-                    }
-                    let tenant = store::tenants::get(&mut *db, &name)
-                        .await?
-                        .ok_or_else(|| ServiceError::Internal("the tenant just written is gone".into()))?;
-                    // First, so that its directory never has no owner.
-                    desired.insert(0, store::plans::desired(&mut *db, &daemon, &gpus, manager_uid).await?);
-                    // As they would be, also in a dry run.
-                    let of_daemon = store::tenants::of_daemon(db, &daemon).await?;
-                    Ok::<_, ServiceError>(((tenant, desired, before, of_daemon), transaction_end(&options)))
+                    let spec = spec.resolve_gpus(&change.gpus).map_err(ServiceError::invalid)?;
+                    spec.check().map_err(ServiceError::invalid)?;
+                    spec.check_expiry(change.now).map_err(ServiceError::invalid)?;
+                    reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
+                    let before = change.objects.tenants.get(&key).cloned();
+                    service.write_tenant(change, &key, spec, &options).await?;
+                    service.admit_tenant(change, &key)?;
+                    Ok(before)
                 })
             })
             .await?;
-        if !dry_run {
-            backend.publish(desired.into_iter().flatten());
-        }
-        let mut value = backend.tenant_view(ctx, tenant, &present, Some(&of_daemon)).await?;
+        // As they would be, also after a dry run.
+        let of_daemon: Vec<Tenant> = changed.objects.tenants_of(&on).cloned().collect();
+        let tenant =
+            changed.objects.tenants.remove(&name).ok_or_else(|| ServiceError::not_found("tenant", &name))?;
+        let before = changed.value;
+        let mut value = backend.tenant_view(ctx, tenant, &changed.gpus, Some(&of_daemon)).await?;
         value.removed = before.as_ref().map(|before| removed(&before.spec, &value.spec)).unwrap_or_default();
         Ok(Written { value, created: before.is_none() })
     }
@@ -291,8 +279,9 @@ impl Backend {
         name: &TenantName,
         to: &DaemonName,
     ) -> Result<(), ServiceError> {
-        let current = store::tenants::get(&mut *self.parts.store.read().await?, name).await?;
-        let Some(from) = current.map(|tenant| tenant.spec.daemon).filter(|from| from != to) else {
+        let tenants = self.stored_tenants().await?;
+        let current = tenants.iter().find(|tenant| tenant.name == *name);
+        let Some(from) = current.map(|tenant| &tenant.spec.daemon).filter(|from| *from != to) else {
             return Ok(());
         };
         match self.processes_of(name).await? {
@@ -366,8 +355,7 @@ impl Backend {
 
     /// Returns true if a daemon serves several users at once; false if it does not exist.
     pub(super) async fn is_multi_user(&self, daemon: &DaemonName) -> Result<bool, ServiceError> {
-        let daemon = store::daemons::get(&mut *self.parts.store.read().await?, daemon).await?;
-        Ok(daemon.is_some_and(|daemon| daemon.spec.multi_user))
+        Ok(self.stored_daemon(daemon).await?.is_some_and(|daemon| daemon.spec.multi_user))
     }
 
     /// Returns a tenant's daemon as stored now.
@@ -390,7 +378,9 @@ impl Backend {
     }
 
     pub(super) async fn stored_tenant(&self, name: &TenantName) -> Result<Tenant, ServiceError> {
-        store::tenants::get(&mut *self.parts.store.read().await?, name).await?.ok_or_else(|| not_found(name))
+        store::tenants::get(&mut *self.parts.store.read().await?, name)
+            .await?
+            .ok_or_else(|| ServiceError::not_found("tenant", name))
     }
 
     async fn tenant_view(
@@ -544,8 +534,4 @@ fn without_daemon(tenant: &Tenant) -> ServiceError {
     let (daemon, name) = (&tenant.spec.daemon, &tenant.name);
     let refused = format!("daemon {daemon} of tenant {name} was deleted in the meantime: try again");
     ServiceError::Conflict(refused).visible_to_tenants()
-}
-
-pub(super) fn not_found(name: &TenantName) -> ServiceError {
-    ServiceError::NotFound { kind: "tenant", name: name.to_string() }
 }

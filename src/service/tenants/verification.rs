@@ -28,7 +28,6 @@ use crate::service::access::idempotency::once;
 use crate::service::access::redaction::Redact as _;
 use crate::service::daemons::maintenance::{refuse_cordoned, refuse_in_maintenance};
 use crate::service::tenants::conditions::refuse_expired;
-use crate::service::tenants::not_found;
 use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, transaction_end};
 use crate::store::{self, StoreError};
 
@@ -57,8 +56,9 @@ impl Service {
             .write(&permit, move |db| {
                 Box::pin(async move {
                     let now = clock.unix_ms();
-                    let tenant =
-                        store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    let tenant = store::tenants::get(&mut *db, &name)
+                        .await?
+                        .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
                     check_precondition(&options, Some(tenant.generation))?;
                     let daemon = store::daemons::get(&mut *db, &tenant.spec.daemon).await?;
                     let mut begun = false;
@@ -111,7 +111,9 @@ impl Backend {
         tracing::info!(tenant = %name, daemon = %daemon.name, "verifying a tenant with a CUDA client");
         let mut probed = self.probe_as(&tenant, &daemon).await;
         let mut reader = self.parts.store.read().await?;
-        let now = store::tenants::get(&mut reader, name).await?.ok_or_else(|| not_found(name))?;
+        let now = store::tenants::get(&mut reader, name)
+            .await?
+            .ok_or_else(|| ServiceError::not_found("tenant", name))?;
         let revision = store::daemons::get(&mut reader, &daemon.name).await?.map(|daemon| daemon.revision);
         drop(reader);
         if probed.is_ok() && (now.generation != tenant.generation || revision != Some(daemon.revision)) {

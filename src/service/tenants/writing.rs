@@ -1,33 +1,28 @@
-//! Tenants written and deleted, within the transaction of whichever use case does it.
+//! Tenants written and deleted, within the change of whichever use case does it.
 
-use super::{not_found, without_daemon};
-use crate::clock::Clock;
 use crate::domain::daemon::Management;
-use crate::domain::event::EventCause;
-use crate::domain::gpu::Gpu;
-use crate::domain::tenant::{Tenant, TenantSpec};
-use crate::domain::token::TokenId;
+use crate::domain::tenant::TenantSpec;
 use crate::domain::{TenantName, admission};
-use crate::service::access::tokens;
+use crate::service::change::Change;
 use crate::service::tenants::leases::refuse_while_leased;
 use crate::service::tenants::percentage_layout::refuse_own_share;
-use crate::service::{Backend, ServiceError, WriteOptions, check_precondition, refuse_namesake};
-use crate::store;
+use crate::service::{Backend, ServiceError, WriteOptions, check_precondition};
 
 impl Backend {
-    /// Writes a tenant's spec if it differs, and returns the tenant as it was; refuses what its daemon cannot be for it. Whether
-    /// it fits beside the others is for [`Backend::admit_tenant`] to say.
+    /// Writes a tenant's spec; refuses what its daemon cannot be for it. Whether it fits beside the others is for
+    /// [`Backend::admit_tenant`] to say.
     pub(in crate::service) async fn write_tenant(
         &self,
-        db: store::Transaction<'_>,
-        (name, spec): (&TenantName, TenantSpec),
-        clock: Clock,
+        change: &mut Change<'_>,
+        name: &TenantName,
+        spec: TenantSpec,
         options: &WriteOptions,
-    ) -> Result<Option<Tenant>, ServiceError> {
-        let current = store::tenants::get(&mut *db, name).await?;
-        check_precondition(options, current.as_ref().map(|tenant| tenant.generation))?;
-        refuse_namesake(&mut *db, "tenant", name.as_str()).await?;
-        let daemon = store::daemons::get(&mut *db, &spec.daemon).await?.ok_or_else(|| {
+    ) -> Result<(), ServiceError> {
+        let current = change.objects.tenants.get(name);
+        let left = current.map(|tenant| tenant.spec.daemon.clone()).filter(|left| *left != spec.daemon);
+        check_precondition(options, current.map(|tenant| tenant.generation))?;
+        change.refuse_namesake("tenant", name.as_str()).await?;
+        let daemon = change.objects.daemons.get(&spec.daemon).ok_or_else(|| {
             ServiceError::field(
                 "/daemon",
                 format!("there is no daemon {}: create it first, or name one that exists", spec.daemon),
@@ -40,55 +35,33 @@ impl Backend {
                 spec.daemon
             )));
         }
-        refuse_own_share(&mut *db, &daemon, name, &spec).await?;
-        if current.as_ref().is_some_and(|tenant| tenant.spec == spec) {
-            return Ok(current);
+        refuse_own_share(&mut *change.db, daemon, name, &spec).await?;
+        if left.is_some() {
+            refuse_while_leased(&mut *change.db, name, &self.parts.fleet.context().boot_id).await?;
         }
-        let generation = store::daemons::touch(&mut *db, &spec.daemon).await?;
-        store::tenants::put(&mut *db, name, &spec, generation, clock.unix_ms()).await?;
-        if let Some(left) = current.as_ref().map(|tenant| &tenant.spec.daemon)
-            && *left != spec.daemon
-        {
-            refuse_while_leased(&mut *db, name, &self.parts.fleet.context().boot_id).await?;
-            store::daemons::touch(db, left).await?;
-        }
-        Ok(current)
+        change.put_tenant(name, spec)
     }
 
-    /// Refuses a tenant, as it is in this transaction, that its daemon cannot hold beside the others.
-    pub(super) async fn admit_tenant(
-        &self,
-        db: store::Transaction<'_>,
-        name: &TenantName,
-        gpus: &[Gpu],
-    ) -> Result<(), ServiceError> {
-        let tenant = store::tenants::get(&mut *db, name).await?.ok_or_else(|| not_found(name))?;
-        let daemon = &tenant.spec.daemon;
-        let stored = store::daemons::get(&mut *db, daemon).await?.ok_or_else(|| without_daemon(&tenant))?;
-        let others = store::tenants::of_daemon(&mut *db, daemon).await?;
-        let mut tenants: Vec<_> = others
-            .into_iter()
-            .filter(|other| other.name != *name)
-            .map(|other| (other.name, other.spec))
-            .collect();
-        tenants.push((name.clone(), tenant.spec.clone()));
+    /// Refuses a tenant that its daemon cannot hold beside the others.
+    pub(super) fn admit_tenant(&self, change: &Change<'_>, name: &TenantName) -> Result<(), ServiceError> {
+        let spec = &change.tenant(name)?.spec;
+        let mut tenants = change.specs_of(&spec.daemon);
+        // The last one is at fault.
+        tenants.sort_by_key(|(other, _)| other == name);
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
-        Ok(admission::admit(daemon.as_str(), &stored.spec, &tenants, gpus, ceiling)?)
+        let daemon = &change.daemon(&spec.daemon)?.spec;
+        Ok(admission::admit(spec.daemon.as_str(), daemon, &tenants, &change.gpus, ceiling)?)
     }
 
-    /// Deletes a tenant, and returns its tokens that are revoked with it.
+    /// Deletes a tenant, and with it its tokens.
     pub(in crate::service) async fn remove_tenant(
         &self,
-        db: store::Transaction<'_>,
-        tenant: &Tenant,
-        by: &EventCause,
-        clock: Clock,
-    ) -> Result<Vec<TokenId>, ServiceError> {
-        refuse_while_leased(&mut *db, &tenant.name, &self.parts.fleet.context().boot_id).await?;
-        store::tenants::delete(&mut *db, &tenant.name).await?;
-        let revoked = tokens::revoke_of(&mut *db, &tenant.name, by, clock.unix_ms()).await?;
-        store::daemons::touch(db, &tenant.spec.daemon).await?;
-        Ok(revoked)
+        change: &mut Change<'_>,
+        name: &TenantName,
+    ) -> Result<(), ServiceError> {
+        refuse_while_leased(&mut *change.db, name, &self.parts.fleet.context().boot_id).await?;
+        change.objects.tenants.remove(name);
+        Ok(())
     }
 
     /// Refuses to delete a tenant that has processes.

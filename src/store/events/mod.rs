@@ -10,15 +10,33 @@ use crate::domain::event::{
 };
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
+/// Most rows of one statement: it may have 32 766 values.
+const ROWS: usize = 1000;
+
 /// Writes an event with its effects on incidents; returns its number.
 ///
 /// All events are written here, so that an incident and its events cannot disagree.
 pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result<i64, StoreError> {
-    let (id, about_incidents) = insert(&mut *db, event, now).await?;
-    for about_incident in about_incidents {
-        insert(&mut *db, &about_incident.because(EventCause::Event { id }), now).await?;
+    append_all(db, std::slice::from_ref(event), now).await
+}
+
+/// Writes events like [`append`], in their order, and their effects on incidents after all of them; returns the number of the last.
+pub async fn append_all(db: &mut SqliteConnection, events: &[NewEvent], now: i64) -> Result<i64, StoreError> {
+    let mut last = 0;
+    let mut about_incidents = Vec::new();
+    for part in events.chunks(ROWS) {
+        for (event, (id, caused_by)) in part.iter().zip(insert(&mut *db, part, now).await?) {
+            let changed = link(&mut *db, event, id, caused_by, now).await?;
+            about_incidents.extend(changed.into_iter().map(|event| event.because(EventCause::Event { id })));
+            last = id;
+        }
     }
-    Ok(id)
+    for event in &about_incidents {
+        for (id, caused_by) in insert(&mut *db, std::slice::from_ref(event), now).await? {
+            link(&mut *db, event, id, caused_by, now).await?;
+        }
+    }
+    Ok(last)
 }
 
 /// Writes an event like [`append`], unless it is quiet: a quiet event only changes its incidents, and is written only if it opens a new
@@ -34,12 +52,44 @@ pub async fn append_unless_quiet(
     Ok(())
 }
 
-/// Writes an event, and adds it to its incidents; returns its number, and the events about these incidents, which the caller writes.
+/// Writes the rows of events; returns the number of each, and that of the event that caused it.
 async fn insert(
     db: &mut SqliteConnection,
-    event: &NewEvent,
+    events: &[NewEvent],
     now: i64,
-) -> Result<(i64, Vec<DomainEvent>), StoreError> {
+) -> Result<Vec<(i64, Option<i64>)>, StoreError> {
+    let mut rows = Vec::with_capacity(events.len());
+    for event in events {
+        rows.push((&event.event, placed(&mut *db, event).await?));
+    }
+    let mut query = QueryBuilder::<Sqlite>::new(
+        "INSERT INTO events (at, type, severity, daemon, gpu, client, tenant, operation, subject, cause, message, details) ",
+    );
+    query.push_values(&rows, |mut row, (fact, (subject, cause))| {
+        row.push_bind(now).push_bind(fact.kind().as_str()).push_bind(fact.severity().number());
+        row.push_bind(subject.daemon.as_ref().map(DaemonName::as_str));
+        row.push_bind(subject.gpu.as_ref().map(GpuUuid::as_str));
+        row.push_bind(subject.client.map(|client| client.to_string()));
+        row.push_bind(subject.tenant.as_ref().map(TenantName::as_str));
+        row.push_bind(subject.operation.map(|id| id.to_string()));
+        row.push_bind(to_json(subject)).push_bind(to_json(cause)).push_bind(fact.message());
+        row.push_bind(fact.details().as_ref().map(to_json));
+    });
+    let last = query.build().execute(db).await?.last_insert_rowid();
+    let causes = rows.iter().map(|(_, (_, cause))| match cause {
+        EventCause::Event { id } => Some(*id),
+        _ => None,
+    });
+    // The rows of one statement are numbered in their order.
+    let ids = (last + 1 - i64::try_from(rows.len()).unwrap_or(1))..;
+    Ok(ids.zip(causes).collect())
+}
+
+/// The subject of an event, with the tenant of its client, and its cause.
+async fn placed(
+    db: &mut SqliteConnection,
+    event: &NewEvent,
+) -> Result<(EventSubject, EventCause), StoreError> {
     let mut subject = event.subject();
     let cause = match &event.cause {
         EventTrigger::Known(cause) => cause.clone(),
@@ -48,40 +98,20 @@ async fn insert(
     if subject.tenant.is_none()
         && let Some(client) = subject.client
     {
-        subject.tenant = connected_clients::get(&mut *db, client).await?.and_then(|client| client.tenant);
+        subject.tenant = connected_clients::get(db, client).await?.and_then(|client| client.tenant);
     }
-    let subject = &subject;
-    let caused_by = if let EventCause::Event { id } = cause { Some(id) } else { None };
-    let fact = &event.event;
-    let (kind, severity) = (fact.kind().as_str(), fact.severity().number());
-    let daemon = subject.daemon.as_ref().map(DaemonName::as_str);
-    let gpu = subject.gpu.as_ref().map(GpuUuid::as_str);
-    let client = subject.client.map(|client| client.to_string());
-    let tenant = subject.tenant.as_ref().map(TenantName::as_str);
-    let operation = subject.operation.map(|id| id.to_string());
-    let (subject, cause) = (to_json(subject), to_json(&cause));
-    let (message, details) = (fact.message(), fact.details());
-    let stored_details = details.as_ref().map(to_json);
-    let id = sqlx::query!(
-        "INSERT INTO events (at, type, severity, daemon, gpu, client, tenant, operation, subject, cause, message, details)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        now,
-        kind,
-        severity,
-        daemon,
-        gpu,
-        client,
-        tenant,
-        operation,
-        subject,
-        cause,
-        message,
-        stored_details
-    )
-    .execute(&mut *db)
-    .await?
-    .last_insert_rowid();
-    let also = fact.also();
+    Ok((subject, cause))
+}
+
+/// Adds a written event to everything else that it is about, and to its incidents; returns the events about these incidents.
+async fn link(
+    db: &mut SqliteConnection,
+    event: &NewEvent,
+    id: i64,
+    caused_by: Option<i64>,
+    now: i64,
+) -> Result<Vec<DomainEvent>, StoreError> {
+    let (also, details) = (event.event.also(), event.event.details());
     let daemons = also.daemons.iter().map(|name| ("daemon", name.as_str()));
     let gpus = also.gpus.iter().map(|gpu| ("gpu", gpu.as_str()));
     let tenants = details.iter().flat_map(Details::affected_tenants);
@@ -96,7 +126,7 @@ async fn insert(
         .execute(&mut *db)
         .await?;
     }
-    Ok((id, incidents::record(db, event, id, caused_by, now).await?))
+    incidents::record(db, event, id, caused_by, now).await
 }
 
 /// The start of an operation, as the cause of what it does.

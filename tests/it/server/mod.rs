@@ -87,6 +87,7 @@ mod shares;
 mod slots;
 mod start;
 mod start_refused;
+mod statements;
 mod static_daemon;
 mod status;
 mod strangers;

@@ -11,7 +11,6 @@ use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
 use crate::host;
 use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
-use crate::service::tenants::not_found;
 use crate::service::{Backend, Service, ServiceError};
 use crate::store::{self, TransactionEnd};
 
@@ -87,7 +86,9 @@ impl Service {
         backend
             .write(&permit, move |db| {
                 Box::pin(async move {
-                    store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    store::tenants::get(&mut *db, &name)
+                        .await?
+                        .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
                     let records = store::leases::records(&mut *db, &boot_id).await?;
                     let found = records
                         .into_iter()

@@ -34,11 +34,11 @@ use crate::domain::occupancy::{self, Lacking, Occupant};
 use crate::domain::resolution::gpus_of;
 use crate::domain::tenant::Tenant;
 use crate::service::daemons::maintenance::refuse_cordoned;
+use crate::service::tenants::EnvironmentView;
 use crate::service::tenants::clients::ClientView;
 use crate::service::tenants::conditions::refuse_expired;
 use crate::service::tenants::placement::{occupy, started_before};
 use crate::service::tenants::provisioning::share_basis;
-use crate::service::tenants::{EnvironmentView, not_found};
 use crate::service::{Backend, Service, ServiceError};
 use crate::store::{self, TransactionEnd};
 use crate::supervisor::Observed;
@@ -174,7 +174,9 @@ impl Backend {
         let unchanged = self
             .write(permit, move |db| {
                 Box::pin(async move {
-                    let now = store::tenants::get(&mut *db, &name).await?.ok_or_else(|| not_found(&name))?;
+                    let now = store::tenants::get(&mut *db, &name)
+                        .await?
+                        .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
                     if now.spec != tenant.spec {
                         return Ok((false, TransactionEnd::RollBack));
                     }
