@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, from_json, parsed, to_json};
+use super::rows::execute;
+use super::values::{Json, Text};
+use super::{StoreError, to_json};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{Gpu, GpuFacts, known};
 
@@ -16,18 +18,12 @@ pub async fn all(db: &mut SqliteConnection, present: Vec<Gpu>) -> Result<Vec<Gpu
 
 /// Returns the GPUs that daemons hold, with the last known state of each; `None` for one that was never seen.
 pub async fn held(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, Option<GpuFacts>>, StoreError> {
-    let rows = sqlx::query!(
-        r#"SELECT daemon_gpus.gpu AS "gpu!", gpus.facts AS "facts?"
+    let query = sqlx::query!(
+        r#"SELECT daemon_gpus.gpu AS "gpu!: Text<GpuUuid>", gpus.facts AS "facts?: Json<GpuFacts>"
            FROM daemon_gpus LEFT JOIN gpus ON gpus.uuid = daemon_gpus.gpu"#
-    )
-    .fetch_all(db)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            let facts = row.facts.map(|facts| from_json("what a GPU was", &facts)).transpose()?;
-            Ok((parsed("a GPU's UUID", GpuUuid::parse(&row.gpu))?, facts))
-        })
-        .collect()
+    );
+    let held = query.map(|row| (row.gpu.0, row.facts.map(|facts| facts.0)));
+    Ok(held.fetch_all(db).await?.into_iter().collect())
 }
 
 /// Returns the device files of the GPUs that daemons hold, as far as they are known.
@@ -46,10 +42,13 @@ pub async fn remember(db: &mut SqliteConnection, present: &[Gpu], now: i64) -> R
             continue;
         }
         changed = true;
-        let (uuid, json) = (gpu.uuid.as_str(), to_json(&facts));
-        sqlx::query!("INSERT OR REPLACE INTO gpus (uuid, facts, seen_at) VALUES (?, ?, ?)", uuid, json, now)
-            .execute(&mut *db)
-            .await?;
+        execute!(
+            db,
+            "INSERT OR REPLACE INTO gpus (uuid, facts, seen_at) VALUES (?, ?, ?)",
+            gpu.uuid.as_str(),
+            to_json(&facts),
+            now
+        )?;
     }
     Ok(changed)
 }

@@ -3,6 +3,7 @@
 use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
+use super::rows::{condition, execute};
 use super::{StoreError, connected_clients, from_json, incidents, parsed, to_json};
 use crate::domain::event::{
     Details, DomainEvent, Event, EventCause, EventFilter, EventSubject, EventTrigger, EventType, NewEvent,
@@ -50,33 +51,24 @@ async fn insert(
     {
         subject.tenant = connected_clients::get(&mut *db, client).await?.and_then(|client| client.tenant);
     }
-    let subject = &subject;
     let caused_by = if let EventCause::Event { id } = cause { Some(id) } else { None };
     let fact = &event.event;
-    let (kind, severity) = (fact.kind().as_str(), fact.severity().number());
-    let daemon = subject.daemon.as_ref().map(DaemonName::as_str);
-    let gpu = subject.gpu.as_ref().map(GpuUuid::as_str);
-    let client = subject.client.map(|client| client.to_string());
-    let tenant = subject.tenant.as_ref().map(TenantName::as_str);
-    let operation = subject.operation.map(|id| id.to_string());
-    let (subject, cause) = (to_json(subject), to_json(&cause));
-    let (message, details) = (fact.message(), fact.details());
-    let stored_details = details.as_ref().map(to_json);
+    let details = fact.details();
     let id = sqlx::query!(
         "INSERT INTO events (at, type, severity, daemon, gpu, client, tenant, operation, subject, cause, message, details)
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         now,
-        kind,
-        severity,
-        daemon,
-        gpu,
-        client,
-        tenant,
-        operation,
-        subject,
-        cause,
-        message,
-        stored_details
+        fact.kind().as_str(),
+        fact.severity().number(),
+        subject.daemon.as_ref().map(DaemonName::as_str),
+        subject.gpu.as_ref().map(GpuUuid::as_str),
+        subject.client.map(|client| client.to_string()),
+        subject.tenant.as_ref().map(TenantName::as_str),
+        subject.operation.map(|id| id.to_string()),
+        to_json(&subject),
+        to_json(&cause),
+        fact.message(),
+        details.as_ref().map(to_json)
     )
     .execute(&mut *db)
     .await?
@@ -87,14 +79,13 @@ async fn insert(
     let tenants = details.iter().flat_map(Details::affected_tenants);
     let tenants = tenants.map(|tenant| ("tenant", tenant.as_str()));
     for (kind, name) in daemons.chain(gpus).chain(tenants) {
-        sqlx::query!(
+        execute!(
+            db,
             "INSERT OR IGNORE INTO event_subjects (event, kind, name) VALUES (?, ?, ?)",
             id,
             kind,
             name
-        )
-        .execute(&mut *db)
-        .await?;
+        )?;
     }
     Ok((id, incidents::record(db, event, id, caused_by, now).await?))
 }
@@ -185,17 +176,13 @@ pub async fn newest(db: &mut SqliteConnection) -> Result<i64, StoreError> {
 
 /// Gives no event a number up to this one: another journal of this host had them, and readers remember where they were.
 pub async fn begin_after(db: &mut SqliteConnection, newest: i64) -> Result<(), StoreError> {
-    sqlx::query!("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'events'", newest)
-        .execute(&mut *db)
-        .await?;
-    sqlx::query!(
+    execute!(db, "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'events'", newest)?;
+    execute!(
+        db,
         "INSERT INTO sqlite_sequence (name, seq)
          SELECT 'events', ?1 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'events')",
         newest
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// The lowest number that is still there.
@@ -271,8 +258,6 @@ pub enum Order {
 }
 
 /// Up to `limit` events that are requested, from the one after `after` in this order.
-///
-/// Written out for the filters that are set, so that SQLite may choose an index by it.
 pub async fn page(
     db: &mut SqliteConnection,
     filter: &EventFilter,
@@ -357,9 +342,7 @@ fn select(
     let mut query = QueryBuilder::new(head);
     // Every other condition is joined to this one.
     query.push(" WHERE true");
-    if let Some(after) = after {
-        query.push(if order == Order::OldestFirst { " AND id > " } else { " AND id < " }).push_bind(after);
-    }
+    condition(&mut query, if order == Order::OldestFirst { "id > ?" } else { "id < ?" }, after);
     if !filter.types.is_empty() {
         let mut list = query.push(" AND type IN (").separated(", ");
         for kind in &filter.types {
@@ -367,9 +350,8 @@ fn select(
         }
         query.push(")");
     }
-    if let Some(severity) = filter.severity.filter(|severity| *severity != Severity::Info) {
-        query.push(" AND severity >= ").push_bind(severity.number());
-    }
+    let severity = filter.severity.filter(|severity| *severity != Severity::Info);
+    condition(&mut query, "severity >= ?", severity.map(Severity::number));
     let places = [
         ("daemon", filter.daemon.as_ref().map(|name| name.as_str().to_owned())),
         ("gpu", filter.gpu.as_ref().map(|gpu| gpu.as_str().to_owned())),
@@ -398,27 +380,12 @@ fn select(
         }
         query.push(")");
     }
-    let texts = [
-        (" AND client = ", filter.client.map(|client| client.to_string())),
-        (" AND operation = ", filter.operation.map(|id| id.to_string())),
-    ];
-    for (condition, value) in texts {
-        if let Some(value) = value {
-            query.push(condition).push_bind(value);
-        }
-    }
-    if let Some(cause) = filter.cause {
-        query.push(" AND json_extract(cause, '$.id') = ").push_bind(cause);
-    }
-    if let Some(from) = filter.from {
-        query.push(" AND id >= ").push_bind(from);
-    }
-    if let Some(since) = filter.since {
-        query.push(" AND at >= ").push_bind(since);
-    }
-    if let Some(until) = filter.until {
-        query.push(" AND at < ").push_bind(until);
-    }
+    condition(&mut query, "client = ?", filter.client.map(|client| client.to_string()));
+    condition(&mut query, "operation = ?", filter.operation.map(|id| id.to_string()));
+    condition(&mut query, "json_extract(cause, '$.id') = ?", filter.cause);
+    condition(&mut query, "id >= ?", filter.from);
+    condition(&mut query, "at >= ?", filter.since);
+    condition(&mut query, "at < ?", filter.until);
     query.push(if order == Order::OldestFirst { " ORDER BY id LIMIT " } else { " ORDER BY id DESC LIMIT " });
     query.push_bind(limit);
     query
