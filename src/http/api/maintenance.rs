@@ -1,13 +1,11 @@
 //! Maintenance of the host.
 
-use axum::response::Response;
-
 use super::described::OperationAccepted;
 use super::{WriteQuery, accepted};
 use crate::domain::maintenance::MaintenanceRequest;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Idempotency, Json, NoBody, Query};
-use crate::http::problem::Problem;
+use crate::http::problem::{Answer, Reply};
 use crate::service::WriteOptions;
 use crate::service::daemons::maintenance::MaintenanceView;
 
@@ -15,7 +13,7 @@ use crate::service::daemons::maintenance::MaintenanceView;
 #[utoipa::path(get, path = "/api/v1/host/maintenance", operation_id = "get_maintenance", tag = "host",
     extensions(("x-right" = json!(RequiredRight::View))),
     responses((status = 200, description = "The state of the maintenance, and the processes that have its GPUs open now.", body = MaintenanceView)))]
-pub(super) async fn get(Call { app, ctx }: Call) -> Result<axum::Json<MaintenanceView>, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call) -> Answer<MaintenanceView> {
     Ok(axum::Json(app.service.maintenance(&ctx, true).await?))
 }
 
@@ -37,7 +35,7 @@ pub(super) async fn begin(
     Query(query): Query<WriteQuery>,
     idempotency: Idempotency,
     Json(request): Json<MaintenanceRequest>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let ctx = idempotency.add_to(ctx, &request)?;
     let options = WriteOptions::unconditional(query.dry_run);
     Ok(accepted(&app.service.begin_maintenance(&ctx, request, options).await?, query.dry_run))
@@ -55,11 +53,7 @@ pub(super) async fn begin(
     params(WriteQuery),
     responses(OperationAccepted)
 )]
-pub(super) async fn end(
-    Call { app, ctx }: Call,
-    Query(query): Query<WriteQuery>,
-    _: NoBody,
-) -> Result<Response, Problem> {
+pub(super) async fn end(Call { app, ctx }: Call, Query(query): Query<WriteQuery>, _: NoBody) -> Reply {
     let options = WriteOptions::unconditional(query.dry_run);
     Ok(accepted(&app.service.end_maintenance(&ctx, options).await?, query.dry_run))
 }

@@ -26,6 +26,13 @@ pub(super) enum Section {
     Elsewhere,
 }
 
+impl Section {
+    /// Its name in the menu, which is the title of its list.
+    pub(super) fn label(self) -> &'static str {
+        SECTIONS.iter().find(|(section, ..)| *section == self).map_or("", |(_, _, label, _)| label)
+    }
+}
+
 /// Users who see the link to a section.
 #[derive(Clone, Copy)]
 enum Visibility {

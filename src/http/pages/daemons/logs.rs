@@ -1,7 +1,6 @@
 //! The logs of a daemon: the end is followed as it is written, earlier parts are paged.
 
 use askama::Template;
-use axum::response::Response;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
@@ -10,7 +9,7 @@ use crate::http::extract::{Call, Path, Query};
 use crate::http::pages::format::{Amount, Stamped};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::rendered;
-use crate::http::problem::Problem;
+use crate::http::problem::Reply;
 use crate::service::daemons::logs::{LogFile, LogView, OwnSessions, Part};
 
 #[derive(Template)]
@@ -121,7 +120,7 @@ pub(super) async fn show(
     Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(query): Query<LogQuery>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let file = query.file;
     let part = match (query.before, query.from) {
         (Some(before), _) => Part::Before(before),

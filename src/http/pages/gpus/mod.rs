@@ -3,11 +3,10 @@
 mod replace;
 mod row;
 
-pub(super) use row::{GpuRow, name_of, names};
+pub(super) use row::{GpuRow, called, name_of, named, names};
 
 use askama::Template;
 use axum::Router;
-use axum::response::Response;
 use axum::routing::get;
 
 use super::banner::Banner;
@@ -20,10 +19,11 @@ use super::sm_map::{Named, SmMap};
 use crate::domain::TenantName;
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::ChunkCensus;
+use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::Enforcement;
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
-use crate::http::problem::Problem;
+use crate::http::problem::{Answer, Problem, Reply};
 use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
@@ -121,13 +121,13 @@ impl ProcessRow {
     }
 }
 
-async fn list(Call { app, ctx }: Call) -> Result<Response, Problem> {
+async fn list(Call { app, ctx }: Call) -> Reply {
     let gpus = GpuRow::all(&app, &ctx).await?;
     let frame = Frame::of(&app.service, &ctx, Section::Gpus, "GPUs").await.live();
     Ok(rendered(&GpusPage { frame, gpus }))
 }
 
-async fn show(Call { app, ctx }: Call, Path(name): Path<String>) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(name): Path<String>) -> Reply {
     let row = GpuRow::of(app.service.gpu(&ctx, &name).await?);
     let daemon = match &row.gpu.daemon {
         Some(daemon) => Some(app.service.daemon(&ctx, daemon, false).await?),
@@ -143,7 +143,8 @@ async fn show(Call { app, ctx }: Call, Path(name): Path<String>) -> Result<Respo
     let lines = app.service.gpu_history(&ctx, row.key())?;
     let chart = Chart::of_gpu(app.service.clock().unix_ms(), row.key(), &lines).coloured(&colours);
     let frame = Frame::of(&app.service, &ctx, Section::Gpus, &row.called()).await.live();
-    let banner = Banner::of_gpu(&app, &ctx, row.key()).await?;
+    let of_gpu = IncidentFilter { gpu: Some(row.key().clone()), ..IncidentFilter::default() };
+    let banner = Banner::of(&app, &ctx, of_gpu).await?;
     Ok(rendered(&GpuPage { frame, banner, row, daemon, map, partitioned, shares, processes, chart }))
 }
 
@@ -210,7 +211,7 @@ async fn processes(
 }
 
 /// Answers with the chart of a GPU for the last hour, for the script that draws it.
-async fn history(Call { app, ctx }: Call, Path(name): Path<String>) -> Result<axum::Json<Chart>, Problem> {
+async fn history(Call { app, ctx }: Call, Path(name): Path<String>) -> Answer<Chart> {
     let gpu = app.service.gpu(&ctx, &name).await?.uuid;
     let lines = app.service.gpu_history(&ctx, &gpu)?;
     Ok(axum::Json(Chart::of_gpu(app.service.clock().unix_ms(), &gpu, &lines)))

@@ -2,7 +2,6 @@
 
 use askama::Template;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse as _, Redirect, Response};
 
 use super::target::{Places, RoleChoice, gpu_map};
 use crate::domain::client::ClientId;
@@ -20,8 +19,8 @@ use crate::http::pages::format::Moment;
 use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::lists::ListQuery;
-use crate::http::pages::page;
-use crate::http::problem::Problem;
+use crate::http::pages::{followed, page};
+use crate::http::problem::{Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::layouts::{ApplyRequest, LayoutTarget};
@@ -58,19 +57,11 @@ struct AssertPage {
     assertion: Assertion,
 }
 
-pub(super) async fn plan(
-    Call { app, ctx }: Call,
-    Path(name): Path<LayoutName>,
-    query: ListQuery,
-) -> Result<Response, Problem> {
+pub(super) async fn plan(Call { app, ctx }: Call, Path(name): Path<LayoutName>, query: ListQuery) -> Reply {
     planned(&app, &ctx, name, query.form(), None).await
 }
 
-pub(super) async fn apply(
-    Call { app, ctx }: Call,
-    Path(name): Path<LayoutName>,
-    form: Form,
-) -> Result<Response, Problem> {
+pub(super) async fn apply(Call { app, ctx }: Call, Path(name): Path<LayoutName>, form: Form) -> Reply {
     let version = match version_of(&app, &ctx, &name, &form).await {
         Err(error @ ServiceError::Invalid(_)) => {
             return planned(&app, &ctx, name, &form, Some(error)).await;
@@ -97,7 +88,7 @@ pub(super) async fn apply(
         note: Some(note).filter(|note| !note.is_empty()),
     };
     match app.service.apply_layout(&ctx, name.clone(), request, WriteOptions::default()).await {
-        Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
+        Ok(operation) => Ok(followed(operation.id)),
         Err(error @ ServiceError::Forbidden(_)) => Err(error.into()),
         Err(error) => planned(&app, &ctx, name, &form, Some(error)).await,
     }
@@ -122,7 +113,7 @@ async fn planned(
     name: LayoutName,
     form: &Form,
     error: Option<ServiceError>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let (version, mistyped) = match version_of(app, ctx, &name, form).await {
         // Without a daemon, the page offers the choice.
         Err(error @ ServiceError::Invalid(_)) => (app.service.layout(ctx, &name).await?.newest, Some(error)),
@@ -281,11 +272,7 @@ impl PlanRow<'_> {
 }
 
 /// Compares a daemon with a layout now.
-pub(super) async fn assert(
-    Call { app, ctx }: Call,
-    Path(name): Path<LayoutName>,
-    query: ListQuery,
-) -> Result<Response, Problem> {
+pub(super) async fn assert(Call { app, ctx }: Call, Path(name): Path<LayoutName>, query: ListQuery) -> Reply {
     let form = query.form();
     let version = version_of(&app, &ctx, &name, form).await?;
     let places = Places::of(&app, &ctx).await?;

@@ -8,7 +8,7 @@ use crate::domain::layout::{Enforcement, Layout, Role};
 use crate::domain::{GpuUuid, LayoutName};
 use crate::http::AppState;
 use crate::http::pages::forms::Form;
-use crate::http::pages::gpus::GpuRow;
+use crate::http::pages::gpus::{GpuRow, called};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
@@ -55,8 +55,7 @@ impl Places {
 
     /// The display name of a GPU.
     pub(super) fn called(&self, gpu: &GpuUuid) -> String {
-        let known = self.gpus.iter().find(|row| row.gpu.uuid == *gpu);
-        known.map_or_else(|| gpu.to_string(), GpuRow::called)
+        called(&self.gpus, gpu)
     }
 
     /// The GPU of each role: as chosen, as the daemon has it, by the host's order, otherwise the daemon's in its order.

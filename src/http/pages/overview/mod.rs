@@ -4,7 +4,7 @@ mod attention;
 mod tenants;
 
 use askama::Template;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 
 use self::attention::Attention;
 use super::banner::Banner;
@@ -19,7 +19,7 @@ use crate::domain::event::{Event, EventFilter, EventType};
 use crate::domain::incident::IncidentFilter;
 use crate::domain::shares;
 use crate::http::extract::Call;
-use crate::http::problem::Problem;
+use crate::http::problem::Reply;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::TenantFilter;
@@ -83,7 +83,7 @@ impl OverviewPage {
     }
 }
 
-pub(super) async fn show(Call { app, ctx }: Call) -> Result<Response, Problem> {
+pub(super) async fn show(Call { app, ctx }: Call) -> Reply {
     if let Some(own) = ctx.actor.scope() {
         return Ok(Redirect::to(&format!("/tenants/{own}")).into_response());
     }

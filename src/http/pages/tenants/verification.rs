@@ -1,6 +1,6 @@
 //! Values that a CUDA client saw in a tenant's environment, beside the configuration.
 
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 
 use crate::domain::verification::{
     SettingComparison, SettingValue, Staleness, Verification, VerificationResult, VerifiedSetting,
@@ -8,7 +8,8 @@ use crate::domain::verification::{
 use crate::domain::{GpuUuid, TenantName};
 use crate::http::extract::{Call, Path};
 use crate::http::pages::format::{self, Badge, Moment, or_dash};
-use crate::http::problem::Problem;
+use crate::http::pages::gpus::name_of;
+use crate::http::problem::Reply;
 use crate::service::WriteOptions;
 
 /// The verification on a page.
@@ -63,10 +64,7 @@ impl LastVerification {
 
 impl VerifiedSettingRow {
     fn of(one: &SettingComparison, gpus: &[(GpuUuid, String)]) -> Self {
-        let called = |uuid: &GpuUuid| {
-            let known = gpus.iter().find(|(known, _)| known == uuid);
-            known.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
-        };
+        let called = |uuid: &GpuUuid| name_of(gpus, uuid);
         let shown = |value: &SettingValue| value.words(one.setting, called);
         let name = match one.setting {
             VerifiedSetting::Mps => "Client of MPS",
@@ -97,10 +95,7 @@ impl VerifiedSettingRow {
 }
 
 /// Starts a verification, and redirects to the tenant, whose page shows the result.
-pub(super) async fn verify(
-    Call { app, ctx }: Call,
-    Path(name): Path<TenantName>,
-) -> Result<Response, Problem> {
+pub(super) async fn verify(Call { app, ctx }: Call, Path(name): Path<TenantName>) -> Reply {
     app.service.verify_tenant(&ctx, name.clone(), WriteOptions::default()).await?;
     Ok(Redirect::to(&format!("/tenants/{name}#verification")).into_response())
 }
