@@ -6,7 +6,6 @@ use crate::domain::client::ClientId;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Call, NoBody, Path, Query};
 use crate::http::problem::Answer;
-use crate::service::WriteOptions;
 use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::daemons::lost::LostDaemonAdoption;
 
@@ -44,6 +43,5 @@ pub(super) async fn adopt_lost(
     Query(query): Query<WriteQuery>,
     _: NoBody,
 ) -> Answer<LostDaemonAdoption> {
-    let options = WriteOptions::unconditional(query.dry_run);
-    Ok(axum::Json(app.service.adopt_lost_daemons(&ctx, options).await?))
+    Ok(axum::Json(app.service.adopt_lost_daemons(&ctx, query.options()).await?))
 }

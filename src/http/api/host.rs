@@ -6,7 +6,6 @@ use super::{List, WriteQuery};
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Call, Json as Body, Path, Query};
 use crate::http::problem::Answer;
-use crate::service::WriteOptions;
 use crate::service::daemons::replace::{ReplaceRequest, Replacement};
 use crate::service::host::startup::ConfirmRequest;
 use crate::service::host::{GpuView, HostView};
@@ -65,6 +64,5 @@ pub(super) async fn replace_gpu(
     Query(query): Query<WriteQuery>,
     Body(request): Body<ReplaceRequest>,
 ) -> Answer<Replacement> {
-    let options = WriteOptions::unconditional(query.dry_run);
-    Ok(Json(app.service.replace_gpu(&ctx, gpu, request, options).await?))
+    Ok(Json(app.service.replace_gpu(&ctx, gpu, request, query.options()).await?))
 }

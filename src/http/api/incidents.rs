@@ -10,7 +10,6 @@ use crate::domain::{DaemonName, TenantName};
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Idempotency, Json, Path, Query};
 use crate::http::problem::Answer;
-use crate::service::WriteOptions;
 use crate::service::incidents::{AcknowledgeRequest, IncidentView};
 use crate::service::page::Page;
 
@@ -100,6 +99,5 @@ pub(super) async fn acknowledge(
     Json(request): Json<AcknowledgeRequest>,
 ) -> Answer<IncidentView> {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let options = WriteOptions::unconditional(query.dry_run);
-    Ok(axum::Json(app.service.acknowledge_incident(&ctx, id, request, options).await?))
+    Ok(axum::Json(app.service.acknowledge_incident(&ctx, id, request, query.options()).await?))
 }

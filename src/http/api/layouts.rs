@@ -16,7 +16,6 @@ use crate::http::conditional::shown;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Call, Conditions, Idempotency, Json, Path, Query, TextBody};
 use crate::http::problem::{Answer, Problem, Reply};
-use crate::service::WriteOptions;
 use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutView};
 
 /// List layouts
@@ -156,8 +155,7 @@ pub(super) async fn apply(
     Json(request): Json<ApplyRequest>,
 ) -> Reply {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let options = WriteOptions::unconditional(query.dry_run);
-    let operation = app.service.apply_layout(&ctx, name, request, options).await?;
+    let operation = app.service.apply_layout(&ctx, name, request, query.options()).await?;
     Ok(accepted(&operation, query.dry_run))
 }
 
@@ -240,7 +238,6 @@ pub(super) async fn import(
             ));
         }
     };
-    let options = WriteOptions::unconditional(query.dry_run);
-    let items = app.service.import_layouts(&ctx, text, format, options).await?;
+    let items = app.service.import_layouts(&ctx, text, format, query.options()).await?;
     Ok(axum::Json(List { items, next_cursor: None }))
 }

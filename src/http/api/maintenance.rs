@@ -6,7 +6,6 @@ use crate::domain::maintenance::MaintenanceRequest;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Idempotency, Json, NoBody, Query};
 use crate::http::problem::{Answer, Reply};
-use crate::service::WriteOptions;
 use crate::service::daemons::maintenance::MaintenanceView;
 
 /// Get the maintenance of the host
@@ -37,8 +36,7 @@ pub(super) async fn begin(
     Json(request): Json<MaintenanceRequest>,
 ) -> Reply {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let options = WriteOptions::unconditional(query.dry_run);
-    Ok(accepted(&app.service.begin_maintenance(&ctx, request, options).await?, query.dry_run))
+    Ok(accepted(&app.service.begin_maintenance(&ctx, request, query.options()).await?, query.dry_run))
 }
 
 /// End maintenance
@@ -54,6 +52,5 @@ pub(super) async fn begin(
     responses(OperationAccepted)
 )]
 pub(super) async fn end(Call { app, ctx }: Call, Query(query): Query<WriteQuery>, _: NoBody) -> Reply {
-    let options = WriteOptions::unconditional(query.dry_run);
-    Ok(accepted(&app.service.end_maintenance(&ctx, options).await?, query.dry_run))
+    Ok(accepted(&app.service.end_maintenance(&ctx, query.options()).await?, query.dry_run))
 }

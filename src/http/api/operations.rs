@@ -10,8 +10,8 @@ use crate::domain::operation::{Operation, OperationFilter, OperationState};
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Call, NoBody, Path, Query};
 use crate::http::problem::{Answer, Reply};
+use crate::service::ServiceError;
 use crate::service::page::Page;
-use crate::service::{ServiceError, WriteOptions};
 
 /// The operations to list.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -83,8 +83,7 @@ pub(super) async fn cancel(
     Query(query): Query<WriteQuery>,
     _: NoBody,
 ) -> Reply {
-    let options = WriteOptions::unconditional(query.dry_run);
-    let operation = app.service.cancel_operation(&ctx, id, options).await?;
+    let operation = app.service.cancel_operation(&ctx, id, query.options()).await?;
     let is_over = operation.state == OperationState::Cancelled && operation.started_at.is_none();
     Ok(accepted(&operation, query.dry_run || is_over))
 }

@@ -8,7 +8,6 @@ use crate::domain::layout::replay::Replay;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Idempotency, Json, Path, Query};
 use crate::http::problem::{Answer, Reply};
-use crate::service::WriteOptions;
 use crate::service::layouts::replays::{ReplayAccepted, ReplayRequest};
 
 /// List replays
@@ -47,7 +46,6 @@ pub(super) async fn create(
     Json(request): Json<ReplayRequest>,
 ) -> Reply {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let options = WriteOptions::unconditional(query.dry_run);
-    let accepted = app.service.replay(&ctx, request, options).await?;
+    let accepted = app.service.replay(&ctx, request, query.options()).await?;
     Ok(accepted_as(&accepted.operation, &accepted, query.dry_run))
 }

@@ -8,7 +8,6 @@ use crate::domain::token::TokenId;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Idempotency, Json, NoBody, Path, Query};
 use crate::http::problem::{Answer, Problem, Reply};
-use crate::service::WriteOptions;
 use crate::service::access::tokens::{NewToken, TokenRequest, TokenView};
 use crate::service::access::whoami::WhoamiView;
 
@@ -60,7 +59,7 @@ pub(super) async fn create(
     Json(request): Json<TokenRequest>,
 ) -> Reply {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let made = app.service.create_token(&ctx, request, WriteOptions::unconditional(query.dry_run)).await?;
+    let made = app.service.create_token(&ctx, request, query.options()).await?;
     if made.secret.is_none() {
         return Ok((StatusCode::OK, axum::Json(made)).into_response());
     }
@@ -81,6 +80,6 @@ pub(super) async fn revoke(
     Query(query): Query<WriteQuery>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    app.service.revoke_token(&ctx, id, WriteOptions::unconditional(query.dry_run)).await?;
+    app.service.revoke_token(&ctx, id, query.options()).await?;
     Ok(StatusCode::NO_CONTENT)
 }

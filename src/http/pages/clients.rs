@@ -10,7 +10,7 @@ use super::forms::{Form, Shape, rehearsal_refusal};
 use super::frame::{Frame, Section};
 use super::gpus::{GpuRow, called};
 use super::lists::{ListQuery, list_page};
-use super::{followed, refused_with, rendered};
+use super::{followed, rendered, with_status};
 use crate::domain::access::Role;
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::event::{AffectedClient, Event, EventFilter};
@@ -122,20 +122,35 @@ struct TerminateChoice {
 }
 
 async fn confirm_terminate(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Reply {
-    let client = match app.service.client(&ctx, id).await {
-        Err(error @ ServiceError::NotFound { .. }) => {
-            return redirect_to_history(&app, &ctx, id, error).await;
-        }
+    terminate_page(&app, &ctx, id, None).await
+}
+
+/// The page that asks before a client is terminated, and again after that was refused; the events of a client that has ended.
+async fn terminate_page(
+    app: &AppState,
+    ctx: &RequestContext,
+    id: ClientId,
+    error: Option<ServiceError>,
+) -> Reply {
+    let client = match app.service.client(ctx, id).await {
+        Err(error @ ServiceError::NotFound { .. }) => return redirect_to_history(app, ctx, id, error).await,
         client => client?,
     };
-    let stopped = app.service.is_client_stopped(&ctx, id).await?;
-    // The user chooses the action on the page; any one will do for the rehearsal.
-    let policy = if stopped { StoppedPolicy::Continue } else { StoppedPolicy::Refuse };
-    let rehearsed = app.service.terminate(&ctx, id, policy, WriteOptions::rehearsal()).await;
-    let refused = rehearsal_refusal(&ctx, rehearsed)?;
+    let stopped = app.service.is_client_stopped(ctx, id).await?;
+    let problem = error.map(|error| Problem::of(error, &ctx.actor));
+    let refused = match &problem {
+        // If it was stopped since the page was rendered, the choice is shown.
+        Some(problem) => (!stopped).then(|| problem.detail.clone()),
+        None => {
+            // The user chooses the action on the page; any one will do for the rehearsal.
+            let policy = if stopped { StoppedPolicy::Continue } else { StoppedPolicy::Refuse };
+            let rehearsed = app.service.terminate(ctx, id, policy, WriteOptions::rehearsal()).await;
+            rehearsal_refusal(ctx, rehearsed)?
+        }
+    };
     let title = format!("Terminate client {}", id.pid);
-    let frame = Frame::of(&app.service, &ctx, Section::Clients, &title).await;
-    Ok(rendered(&TerminatePage { frame, client, refused, stopped }))
+    let frame = Frame::of(&app.service, ctx, Section::Clients, &title).await;
+    Ok(with_status(&TerminatePage { frame, client, refused, stopped }, problem))
 }
 
 async fn terminate(Call { app, ctx }: Call, Path(id): Path<ClientId>, form: Form) -> Reply {
@@ -147,21 +162,7 @@ async fn terminate(Call { app, ctx }: Call, Path(id): Path<ClientId>, form: Form
         Ok(operation) => Ok(followed(operation.id)),
         // The client has ended already, as requested.
         Err(error @ ServiceError::NotFound { .. }) => redirect_to_history(&app, &ctx, id, error).await,
-        Err(error @ ServiceError::Conflict(_)) => {
-            let client = match app.service.client(&ctx, id).await {
-                Err(error @ ServiceError::NotFound { .. }) => {
-                    return redirect_to_history(&app, &ctx, id, error).await;
-                }
-                client => client?,
-            };
-            // Stopped since the page was rendered: show it again, with the choice.
-            let stopped = app.service.is_client_stopped(&ctx, id).await.unwrap_or(false);
-            let problem = Problem::of(error, &ctx.actor);
-            let refused = (!stopped).then(|| problem.detail.clone());
-            let title = format!("Terminate client {}", id.pid);
-            let frame = Frame::of(&app.service, &ctx, Section::Clients, &title).await;
-            Ok(refused_with(&TerminatePage { frame, client, refused, stopped }, problem))
-        }
+        Err(error @ ServiceError::Conflict(_)) => terminate_page(&app, &ctx, id, Some(error)).await,
         Err(error) => Err(error.into()),
     }
 }

@@ -5,7 +5,7 @@ use axum::Router;
 use axum::routing::get;
 use serde_json::{Map, Value};
 
-use super::format::{Badge, Moment, severity};
+use super::format::{self, Moment};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, ROWS, list_page};
 use super::{gpus, rendered};
@@ -53,8 +53,6 @@ struct EventPage {
     event: Event,
     /// The display names of the GPUs.
     gpus: Vec<(GpuUuid, String)>,
-    at: Moment,
-    matters: Badge,
     /// The event that caused it.
     cause: Option<i64>,
     caused_by: String,
@@ -134,8 +132,6 @@ async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Reply {
         frame,
         incident: incident_of(&app, &ctx, &event).await?,
         gpus: gpus::names(&app, &ctx).await,
-        at: Moment(event.at),
-        matters: severity(event.severity),
         cause,
         caused_by,
         details: detail_lines(&details, &event.subject),

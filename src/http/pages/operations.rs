@@ -6,7 +6,7 @@ use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::{get, post};
 use uuid::Uuid;
 
-use super::format::{self, Badge, Lasting, Moment, Tone};
+use super::format::{self, Badge, Lasting, Tone};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, list_page};
 use super::rendered;
@@ -79,12 +79,6 @@ pub(super) struct SubjectLink {
     pub(super) label: String,
 }
 
-impl SubjectLink {
-    fn new(href: String, label: String) -> Self {
-        Self { href, label }
-    }
-}
-
 impl OperationSummary {
     pub(super) fn of(operation: Operation, now: i64) -> Self {
         Self {
@@ -144,11 +138,9 @@ impl OperationSummary {
 
 /// A step of an operation.
 struct StepRow {
-    name: String,
-    began: Moment,
+    step: Step,
     lasting: Lasting,
     badge: Badge,
-    outcome: String,
 }
 
 impl StepRow {
@@ -167,13 +159,8 @@ impl StepRow {
             (Some(_), OperationState::Failed) if is_failure => word("failed", Tone::Bad),
             (Some(_), _) => word("done", Tone::Good),
         };
-        Self {
-            name: step.name.clone(),
-            began: Moment(step.started_at),
-            lasting: Lasting::between(step.started_at, step.finished_at.unwrap_or(now)),
-            badge,
-            outcome: step.outcome.clone().unwrap_or_default(),
-        }
+        let lasting = Lasting::between(step.started_at, step.finished_at.unwrap_or(now));
+        Self { step: step.clone(), lasting, badge }
     }
 }
 
@@ -185,42 +172,36 @@ fn verb(request: &OperationRequest) -> String {
 
 /// The subjects of an operation, first the one that the user came from.
 fn subjects(operation: &Operation) -> Vec<SubjectLink> {
-    let mut links = Vec::new();
-    match &operation.request {
+    let own = match &operation.request {
         OperationRequest::TerminateClient { client, .. } => {
-            links.push(SubjectLink::new(format!("/clients/{client}"), format!("client {}", client.pid)));
+            Some((format!("/clients/{client}"), format!("client {}", client.pid)))
         }
         OperationRequest::BeginMaintenance { .. } | OperationRequest::EndMaintenance => {
-            links.push(SubjectLink::new("/settings#maintenance".to_owned(), "maintenance".to_owned()));
+            Some(("/settings#maintenance".to_owned(), "maintenance".to_owned()))
         }
         OperationRequest::ApplyLayout { layout, version, .. } => {
-            links.push(SubjectLink::new(
-                format!("/layouts/{layout}/versions/{version}"),
-                format!("layout {layout} version {version}"),
-            ));
+            let href = format!("/layouts/{layout}/versions/{version}");
+            Some((href, format!("layout {layout} version {version}")))
         }
         OperationRequest::ReplayLayout { replay, layout, version } => {
-            links.push(SubjectLink::new(
-                format!("/replays/{replay}"),
-                format!("layout {layout} version {version}"),
-            ));
+            Some((format!("/replays/{replay}"), format!("layout {layout} version {version}")))
+        }
+        OperationRequest::ApplySpec { .. } => {
+            Some(("/settings#host-file".to_owned(), "host file".to_owned()))
         }
         OperationRequest::StartDaemon
         | OperationRequest::StopDaemon { .. }
         | OperationRequest::RestartDaemon { .. }
         | OperationRequest::DeleteDaemon { .. }
-        | OperationRequest::DrainDaemon { .. } => {}
-        OperationRequest::ApplySpec { .. } => {
-            links.push(SubjectLink::new("/settings#host-file".to_owned(), "host file".to_owned()));
-        }
-    }
+        | OperationRequest::DrainDaemon { .. } => None,
+    };
     let gone = matches!(operation.request, OperationRequest::DeleteDaemon { .. })
         && operation.state == OperationState::Succeeded;
-    links.extend(operation.daemons.iter().map(|name| {
+    let daemons = operation.daemons.iter().map(|name| {
         let href = if gone { "/daemons".to_owned() } else { format!("/daemons/{name}") };
-        SubjectLink::new(href, format!("daemon {name}"))
-    }));
-    links
+        (href, format!("daemon {name}"))
+    });
+    own.into_iter().chain(daemons).map(|(href, label)| SubjectLink { href, label }).collect()
 }
 
 /// The parameters of the request.

@@ -62,9 +62,7 @@ impl LogsPage {
             Part::Before(before) => format!("&before={before}"),
             Part::From(from) => format!("&from={from}"),
         };
-        let own = if self.shows_own() { "" } else { "&own=true" };
-        let q = utf8_percent_encode(&self.q, NON_ALPHANUMERIC);
-        format!("/daemons/{}/logs?file={}&q={q}{part}{own}", self.name, word(self.file))
+        self.address(self.file, &part, !self.shows_own())
     }
 
     fn size(&self) -> Amount {
@@ -73,8 +71,12 @@ impl LogsPage {
 
     /// The address of another part.
     fn at(&self, file: LogFile, part: &str) -> String {
+        self.address(file, part, self.shows_own())
+    }
+
+    fn address(&self, file: LogFile, part: &str, own: bool) -> String {
         let q = utf8_percent_encode(&self.q, NON_ALPHANUMERIC);
-        let own = if self.shows_own() { "&own=true" } else { "" };
+        let own = if own { "&own=true" } else { "" };
         format!("/daemons/{}/logs?file={}&q={q}{part}{own}", self.name, word(file))
     }
 

@@ -23,7 +23,7 @@ use crate::http::pages::{followed, page};
 use crate::http::problem::{Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
-use crate::service::layouts::{ApplyRequest, LayoutTarget};
+use crate::service::layouts::ApplyRequest;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::{ServiceError, WriteOptions};
@@ -129,13 +129,7 @@ async fn planned(
         // A version is only planned on request.
     } else if let Some(daemon) = &daemon {
         roles = places.roles(&name, &version.layout, daemon, form);
-        let target = LayoutTarget {
-            daemon: daemon.name.clone(),
-            version: Some(version.version),
-            gpu_map: gpu_map(&roles),
-            layout: None,
-        };
-        match app.service.plan_layout(ctx, &name, &target).await {
+        match app.service.plan_layout(ctx, &name, &places.target(&version, daemon, form)).await {
             Ok(planned) => plan = Some(planned),
             Err(error) => refusal = Some(error),
         }
@@ -281,12 +275,7 @@ pub(super) async fn assert(Call { app, ctx }: Call, Path(name): Path<LayoutName>
         kind: "daemon",
         name: form.text("daemon").chars().take(80).collect(),
     })?;
-    let target = LayoutTarget {
-        daemon: daemon.name.clone(),
-        version: Some(version.version),
-        gpu_map: gpu_map(&places.roles(&name, &version.layout, &daemon, form)),
-        layout: None,
-    };
+    let target = places.target(&version, &daemon, form);
     let assertion = app.service.assert_layout(&ctx, &name, &target).await?;
     let title = format!("Layout {name} on {}", daemon.name);
     let frame = Frame::of(&app.service, &ctx, Section::Layouts, &title).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::GpuRef;
-use crate::domain::layout::{Enforcement, Layout, Role};
+use crate::domain::layout::{Enforcement, Layout, Role, Version};
 use crate::domain::{GpuUuid, LayoutName};
 use crate::http::AppState;
 use crate::http::pages::forms::Form;
@@ -12,6 +12,7 @@ use crate::http::pages::gpus::{GpuRow, called};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
+use crate::service::layouts::LayoutTarget;
 use crate::service::page::{MAX_LIMIT, Page};
 
 /// The daemons of this host, and their GPUs.
@@ -56,6 +57,16 @@ impl Places {
     /// The display name of a GPU.
     pub(super) fn called(&self, gpu: &GpuUuid) -> String {
         called(&self.gpus, gpu)
+    }
+
+    /// A version of a layout on a daemon, on the GPUs that the form chooses.
+    pub(super) fn target(&self, version: &Version, daemon: &DaemonView, form: &Form) -> LayoutTarget {
+        LayoutTarget {
+            daemon: daemon.name.clone(),
+            version: Some(version.version),
+            gpu_map: gpu_map(&self.roles(&version.name, &version.layout, daemon, form)),
+            layout: None,
+        }
     }
 
     /// The GPU of each role: as chosen, as the daemon has it, by the host's order, otherwise the daemon's in its order.

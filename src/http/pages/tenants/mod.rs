@@ -13,7 +13,7 @@ use axum::routing::{get, post};
 
 use self::environment::Environment;
 use self::prediction::places;
-use self::verification::Verified;
+use self::verification::VerifiedSettingRow;
 use super::banner::Banner;
 use super::chart::Chart;
 use super::format::{self, Amount, Amounts, Badge, Moment, Tone, or_dash};
@@ -35,6 +35,7 @@ use crate::domain::layout::status::PartitionStatus;
 use crate::domain::provisioning::ProvisioningStrategy;
 use crate::domain::resolution::context_bytes;
 use crate::domain::tenant::{EffectiveMemory, TenantSpec};
+use crate::domain::verification::Verification;
 use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, MemoryLimit, Priority, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
@@ -148,7 +149,9 @@ struct TenantPage {
     of_host: bool,
     gpus: Vec<(GpuUuid, String)>,
     settings: Vec<TenantSettingRow>,
-    verified: Verified,
+    verification: Verification,
+    /// The settings that the last verification compared.
+    compared: Vec<VerifiedSettingRow>,
     places: Vec<PartitionStatus>,
     clients: Vec<ClientView>,
     leases: Vec<HeldLease>,
@@ -198,13 +201,15 @@ async fn show(Call { app, ctx }: Call, Path(name): Path<TenantName>) -> Reply {
     let environment = Environment::of(&ctx, service.tenant_environment(&ctx, &name).await, &name);
     let chart = Chart::of_tenant(service.clock().unix_ms(), &name, service.tenant_history(&ctx, &name)?);
     let places = places(&name, daemon.as_ref());
+    let verification = tenant.status.verification.clone().unwrap_or_default();
     let of_tenant =
         IncidentFilter { tenant: Some(name.clone()), from_event: from, ..IncidentFilter::default() };
     let banner = Banner::of(&app, &ctx, of_tenant).await?;
     Ok(rendered(&TenantPage {
         badge: format::ready(&tenant.status.conditions),
         settings: settings(&tenant, daemon.as_ref(), &places, |uuid| called(&known, uuid)),
-        verified: Verified::of(tenant.status.verification.as_ref(), &gpus),
+        compared: verification::rows(&verification, &gpus),
+        verification,
         places,
         frame,
         banner,
