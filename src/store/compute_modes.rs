@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 
 use super::rows::execute;
-use super::values::{Json, Text};
+use super::values::{AsJson, AsText};
 use super::{StoreError, to_json};
 use crate::domain::compute_mode::OwnedComputeMode;
 use crate::domain::gpu::ComputeMode;
@@ -12,11 +12,11 @@ use crate::domain::{DaemonName, GpuUuid};
 /// All of them, by GPU.
 pub async fn all(db: &mut SqliteConnection) -> Result<Vec<(GpuUuid, OwnedComputeMode)>, StoreError> {
     let query = sqlx::query!(
-        r#"SELECT gpu AS "gpu: Text<GpuUuid>", daemon AS "daemon: Text<DaemonName>", previous AS "previous: Json<ComputeMode>",
-               desired AS "desired: Json<ComputeMode>", boot_id FROM compute_modes ORDER BY gpu"#
+        r#"SELECT gpu AS "gpu: AsText<GpuUuid>", daemon AS "daemon: AsText<DaemonName>", previous AS "previous: AsJson<ComputeMode>",
+               desired AS "desired: AsJson<ComputeMode>", boot_id FROM compute_modes ORDER BY gpu"#
     );
     let held = query.map(|row| {
-        let (Text(daemon), Json(previous), Json(desired)) = (row.daemon, row.previous, row.desired);
+        let (AsText(daemon), AsJson(previous), AsJson(desired)) = (row.daemon, row.previous, row.desired);
         (row.gpu.0, OwnedComputeMode { daemon, previous, desired, boot_id: row.boot_id })
     });
     Ok(held.fetch_all(db).await?)

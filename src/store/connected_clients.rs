@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::leases::columns;
 use super::rows::execute;
-use super::values::{Json, Text};
+use super::values::{AsJson, AsText};
 use super::{StoreError, to_json};
 use crate::domain::attribution::AttributedBy;
 use crate::domain::client::ClientId;
@@ -50,9 +50,9 @@ impl ConnectedClient {
 macro_rules! clients {
     ($before:tt, $after:tt $(, $value:expr)*) => {
         sqlx::query!(
-            $before + r#" daemon AS "daemon: Text<DaemonName>", pid AS "pid: u32", start_time, server AS "server: u32",
-                uid AS "uid: u32", program, tenant AS "tenant: Text<TenantName>",
-                attributed_by AS "attributed_by: Json<AttributedBy>" "# + $after
+            $before + r#" daemon AS "daemon: AsText<DaemonName>", pid AS "pid: u32", start_time, server AS "server: u32",
+                uid AS "uid: u32", program, tenant AS "tenant: AsText<TenantName>",
+                attributed_by AS "attributed_by: AsJson<AttributedBy>" "# + $after
             $(, $value)*
         )
         .map(|row| {

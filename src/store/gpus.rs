@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use sqlx::SqliteConnection;
 
 use super::rows::execute;
-use super::values::{Json, Text};
+use super::values::{AsJson, AsText};
 use super::{StoreError, to_json};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{Gpu, GpuFacts, known};
@@ -19,7 +19,7 @@ pub async fn all(db: &mut SqliteConnection, present: Vec<Gpu>) -> Result<Vec<Gpu
 /// Returns the GPUs that daemons hold, with the last known state of each; `None` for one that was never seen.
 pub async fn held(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, Option<GpuFacts>>, StoreError> {
     let query = sqlx::query!(
-        r#"SELECT daemon_gpus.gpu AS "gpu!: Text<GpuUuid>", gpus.facts AS "facts?: Json<GpuFacts>"
+        r#"SELECT daemon_gpus.gpu AS "gpu!: AsText<GpuUuid>", gpus.facts AS "facts?: AsJson<GpuFacts>"
            FROM daemon_gpus LEFT JOIN gpus ON gpus.uuid = daemon_gpus.gpu"#
     );
     let held = query.map(|row| (row.gpu.0, row.facts.map(|facts| facts.0)));

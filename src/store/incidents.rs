@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
 use super::rows::{condition, execute};
-use super::values::{Json, Text};
+use super::values::{AsJson, AsText};
 use super::{StoreError, to_json};
 use crate::domain::client::ClientId;
 use crate::domain::event::{DomainEvent, EventTrigger, NewEvent};
@@ -116,7 +116,7 @@ async fn of_daemon(
     // Each by its own index.
     let query = sqlx::query_as!(
         StoredIncident,
-        r#"SELECT id AS "id!", content AS "incident!: Json<Incident>" FROM (
+        r#"SELECT id AS "id!", content AS "incident!: AsJson<Incident>" FROM (
                SELECT id, content FROM incidents WHERE daemon = ?1 AND recovered_at IS NULL
                UNION ALL
                SELECT id, content FROM incidents INDEXED BY incidents_by_end WHERE recovered_at >= ?2 AND daemon = ?1
@@ -129,7 +129,7 @@ async fn of_daemon(
 
 async fn gpus(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec<GpuUuid>, StoreError> {
     let query = sqlx::query!(
-        r#"SELECT gpu AS "gpu: Text<GpuUuid>" FROM daemon_gpus WHERE daemon = ? ORDER BY gpu"#,
+        r#"SELECT gpu AS "gpu: AsText<GpuUuid>" FROM daemon_gpus WHERE daemon = ? ORDER BY gpu"#,
         daemon.as_str()
     );
     Ok(query.map(|row| row.gpu.0).fetch_all(db).await?)
@@ -195,7 +195,7 @@ async fn put_subjects(db: &mut SqliteConnection, id: i64, incident: &Incident) -
 /// The incident of that number, with the event that opened it.
 pub async fn get(db: &mut SqliteConnection, id: i64) -> Result<Option<(StoredIncident, i64)>, StoreError> {
     let query = sqlx::query!(
-        r#"SELECT content AS "incident: Json<Incident>", first_event FROM incidents WHERE id = ?"#,
+        r#"SELECT content AS "incident: AsJson<Incident>", first_event FROM incidents WHERE id = ?"#,
         id
     );
     let found = query.map(|row| (StoredIncident { id, incident: row.incident.0 }, row.first_event));
@@ -236,7 +236,7 @@ async fn found(
     let rows = query.build().fetch_all(db).await?;
     rows.iter()
         .map(|row| {
-            Ok(StoredIncident { id: row.try_get("id")?, incident: row.try_get::<Json<_>, _>("content")?.0 })
+            Ok(StoredIncident { id: row.try_get("id")?, incident: row.try_get::<AsJson<_>, _>("content")?.0 })
         })
         .collect()
 }
@@ -291,7 +291,7 @@ fn push_conditions(query: &mut QueryBuilder<Sqlite>, filter: &IncidentFilter) {
 /// Counts the open incidents by kind.
 pub async fn open_by_kind(db: &mut SqliteConnection) -> Result<BTreeMap<IncidentKind, u64>, StoreError> {
     let query = sqlx::query!(
-        r#"SELECT kind AS "kind!: Text<IncidentKind>", count(*) AS "count!: u64"
+        r#"SELECT kind AS "kind!: AsText<IncidentKind>", count(*) AS "count!: u64"
            FROM incidents WHERE recovered_at IS NULL GROUP BY kind"#
     );
     Ok(query.map(|row| (row.kind.0, row.count)).fetch_all(db).await?.into_iter().collect())
@@ -301,7 +301,7 @@ pub async fn open_by_kind(db: &mut SqliteConnection) -> Result<BTreeMap<Incident
 pub async fn open(db: &mut SqliteConnection) -> Result<Vec<StoredIncident>, StoreError> {
     let query = sqlx::query_as!(
         StoredIncident,
-        r#"SELECT id AS "id!", content AS "incident: Json<Incident>" FROM incidents WHERE recovered_at IS NULL ORDER BY id"#
+        r#"SELECT id AS "id!", content AS "incident: AsJson<Incident>" FROM incidents WHERE recovered_at IS NULL ORDER BY id"#
     );
     Ok(query.fetch_all(db).await?)
 }

@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::rows::execute;
-use super::values::{Json, Text};
+use super::values::{AsJson, AsText};
 use super::{StoreError, events, probe_results, to_json};
 use crate::domain::daemon::Daemon;
 use crate::domain::event::{DomainEvent, EventCause};
@@ -20,7 +20,7 @@ macro_rules! select {
     ($rest:tt $(, $value:expr)*) => {
         sqlx::query_as!(
             Version,
-            r#"SELECT layout AS "name: Text<LayoutName>", version AS "version: u32", content AS "layout: Json<Layout>", author,
+            r#"SELECT layout AS "name: AsText<LayoutName>", version AS "version: u32", content AS "layout: AsJson<Layout>", author,
                 note, created_at FROM layout_versions AS newest "# + $rest
             $(, $value)*
         )
@@ -138,7 +138,7 @@ pub async fn provenance(
     wanted: &VersionRef,
 ) -> Result<Option<serde_json::Value>, StoreError> {
     let query = sqlx::query_scalar!(
-        r#"SELECT provenance AS "provenance: Json<serde_json::Value>" FROM layout_versions WHERE layout = ? AND version = ?"#,
+        r#"SELECT provenance AS "provenance: AsJson<serde_json::Value>" FROM layout_versions WHERE layout = ? AND version = ?"#,
         wanted.name.as_str(),
         wanted.version
     );
@@ -159,8 +159,8 @@ pub async fn applied(
     daemon: &DaemonName,
 ) -> Result<Option<AppliedLayout>, StoreError> {
     let query = sqlx::query!(
-        r#"SELECT layout AS "name: Text<LayoutName>", version AS "version: u32", gpu_map AS "gpu_map: Json<GpuMap>",
-               record AS "record: Json<record::Record>", source AS "source: Text<PartitionIdSource>"
+        r#"SELECT layout AS "name: AsText<LayoutName>", version AS "version: u32", gpu_map AS "gpu_map: AsJson<GpuMap>",
+               record AS "record: AsJson<record::Record>", source AS "source: AsText<PartitionIdSource>"
            FROM applied_layouts WHERE daemon = ?"#,
         daemon.as_str()
     );
@@ -203,7 +203,7 @@ pub async fn change(
     daemon: &DaemonName,
 ) -> Result<Option<(Uuid, LayoutChange)>, StoreError> {
     let query = sqlx::query!(
-        r#"SELECT operation AS "operation!: Text<Uuid>", previous AS "previous: Json<Previous>", recreate AS "recreate: bool"
+        r#"SELECT operation AS "operation!: AsText<Uuid>", previous AS "previous: AsJson<Previous>", recreate AS "recreate: bool"
            FROM layout_changes WHERE daemon = ?"#,
         daemon.as_str()
     );

@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::StoreError;
 use super::rows::execute;
-use super::values::Text;
+use super::values::AsText;
 use crate::domain::TenantName;
 use crate::domain::client::{ClientId, Lease, LeaseKind, LeaseRecord};
 
@@ -12,8 +12,8 @@ use crate::domain::client::{ClientId, Lease, LeaseKind, LeaseRecord};
 macro_rules! select {
     ($rest:tt $(, $value:expr)*) => {
         sqlx::query!(
-            r#"SELECT pid AS "pid: u32", start_time AS "start_time: u64", tenant AS "tenant: Text<TenantName>",
-                kind AS "kind: Text<LeaseKind>", by_operator AS "by_operator: bool", command, created_at FROM leases "# + $rest
+            r#"SELECT pid AS "pid: u32", start_time AS "start_time: u64", tenant AS "tenant: AsText<TenantName>",
+                kind AS "kind: AsText<LeaseKind>", by_operator AS "by_operator: bool", command, created_at FROM leases "# + $rest
             $(, $value)*
         )
         .map(|row| LeaseRecord {

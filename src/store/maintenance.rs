@@ -6,7 +6,7 @@ use sqlx::{Connection as _, SqliteConnection};
 use uuid::Uuid;
 
 use super::rows::execute;
-use super::values::{Json, Text};
+use super::values::{AsJson, AsText};
 use super::{StoreError, schema, to_json};
 use crate::domain::GpuUuid;
 use crate::domain::maintenance::{Maintenance, MaintenanceState};
@@ -15,8 +15,8 @@ use crate::domain::maintenance::{Maintenance, MaintenanceState};
 pub async fn get(db: &mut SqliteConnection) -> Result<Option<Maintenance>, StoreError> {
     let query = sqlx::query_as!(
         Maintenance,
-        r#"SELECT operation AS "operation: Text<Uuid>", state AS "state: Text<MaintenanceState>",
-               gpus AS "gpus: Json<Vec<GpuUuid>>", since FROM maintenance"#
+        r#"SELECT operation AS "operation: AsText<Uuid>", state AS "state: AsText<MaintenanceState>",
+               gpus AS "gpus: AsJson<Vec<GpuUuid>>", since FROM maintenance"#
     );
     Ok(query.fetch_optional(db).await?)
 }

@@ -9,7 +9,7 @@ use sqlx::SqliteConnection;
 use super::StoreError;
 use super::leases::columns;
 use super::rows::execute;
-use super::values::Text;
+use super::values::AsText;
 use crate::domain::client::ClientId;
 use crate::domain::partitions::PartitionRef;
 use crate::domain::{GpuUuid, PartitionId, TenantName};
@@ -31,8 +31,8 @@ const NO_TENANT: &str = "";
 /// All of this boot.
 pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<PartitionLease>, StoreError> {
     let query = sqlx::query!(
-        r#"SELECT pid AS "pid: u32", start_time AS "start_time: u64", gpu AS "gpu: Text<GpuUuid>",
-               partition_id AS "id: Text<PartitionId>", nullif(tenant, ?) AS "tenant: Text<TenantName>"
+        r#"SELECT pid AS "pid: u32", start_time AS "start_time: u64", gpu AS "gpu: AsText<GpuUuid>",
+               partition_id AS "id: AsText<PartitionId>", nullif(tenant, ?) AS "tenant: AsText<TenantName>"
            FROM partition_leases WHERE boot_id = ? ORDER BY pid"#,
         NO_TENANT,
         boot_id

@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 
 use super::rows::execute;
-use super::values::Json;
+use super::values::AsJson;
 use super::{StoreError, daemons, layouts, parsed, to_json};
 use crate::domain::DaemonName;
 use crate::domain::layout::active::AppliedLayout;
@@ -12,7 +12,7 @@ use crate::domain::layout::record::PartitionRun;
 /// Returns the last record of a daemon's partitions.
 pub async fn run(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Option<PartitionRun>, StoreError> {
     let run = sqlx::query_scalar!(
-        r#"SELECT run AS "run: Json<PartitionRun>" FROM partition_runs WHERE daemon = ?"#,
+        r#"SELECT run AS "run: AsJson<PartitionRun>" FROM partition_runs WHERE daemon = ?"#,
         daemon.as_str()
     );
     Ok(run.fetch_optional(db).await?.map(|run| run.0))

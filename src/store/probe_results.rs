@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::SqliteConnection;
 
 use super::rows::execute;
-use super::values::{Json, Text};
+use super::values::{AsJson, AsText};
 use super::{StoreError, to_json};
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::VersionRef;
@@ -16,7 +16,7 @@ use crate::domain::{DaemonName, GpuUuid, LayoutName};
 /// Returns the chunks of each GPU on which they were counted.
 pub async fn chunks(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, ChunkCensus>, StoreError> {
     let query = sqlx::query!(
-        r#"SELECT gpu AS "gpu: Text<GpuUuid>", chunk_count AS "count: Json<ChunkCensus>" FROM gpu_chunks"#
+        r#"SELECT gpu AS "gpu: AsText<GpuUuid>", chunk_count AS "count: AsJson<ChunkCensus>" FROM gpu_chunks"#
     );
     Ok(query.map(|row| (row.gpu.0, row.count.0)).fetch_all(db).await?.into_iter().collect())
 }
@@ -43,7 +43,7 @@ pub async fn percentages(
     daemon: &DaemonName,
 ) -> Result<Option<ProvenLayout>, StoreError> {
     let query = sqlx::query!(
-        r#"SELECT layout AS "name: Text<LayoutName>", version AS "version: u32", percentages AS "shares: Json<Vec<ProvenShare>>"
+        r#"SELECT layout AS "name: AsText<LayoutName>", version AS "version: u32", percentages AS "shares: AsJson<Vec<ProvenShare>>"
            FROM verified_percentages WHERE daemon = ?"#,
         daemon.as_str()
     );

@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::rows::execute;
-use super::values::Json;
+use super::values::AsJson;
 use super::{StoreError, to_json};
 use crate::domain::DaemonName;
 use crate::domain::daemon::{DaemonSpec, DesiredState};
@@ -14,7 +14,7 @@ use crate::domain::layout::status::LayoutStatus;
 /// Reads replays, by the rest of a statement and its values.
 macro_rules! select {
     ($rest:tt $(, $value:expr)*) => {
-        sqlx::query!(r#"SELECT content AS "content: Json<Replay>" FROM replays "# + $rest $(, $value)*)
+        sqlx::query!(r#"SELECT content AS "content: AsJson<Replay>" FROM replays "# + $rest $(, $value)*)
             .map(|row| row.content.0)
     };
 }

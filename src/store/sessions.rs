@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::StoreError;
 use super::rows::{changes, execute};
-use super::values::{StoredDigest, Text};
+use super::values::{AsText, StoredDigest};
 use crate::domain::session::{LoginSession, SessionHolder};
 use crate::domain::token::{Digest, TokenId};
 
@@ -34,12 +34,12 @@ pub async fn insert(
 /// Every session, once those are forgotten that were opened with another admin token.
 pub async fn all(db: &mut SqliteConnection, admin: &Digest) -> Result<Vec<LoginSession>, StoreError> {
     let query = sqlx::query!(
-        r#"SELECT digest AS "digest!: StoredDigest", token AS "token: Text<TokenId>", admin AS "admin: StoredDigest",
+        r#"SELECT digest AS "digest!: StoredDigest", token AS "token: AsText<TokenId>", admin AS "admin: StoredDigest",
                uid AS "uid: u32", created_at, last_used_at FROM sessions"#
     );
     let sessions = query.fetch_all(db).await?.into_iter().filter_map(|row| {
         let holder = match (row.token, row.admin, row.uid) {
-            (Some(Text(id)), _, _) => SessionHolder::Token(id),
+            (Some(AsText(id)), _, _) => SessionHolder::Token(id),
             (_, _, Some(uid)) => SessionHolder::User(uid),
             (_, Some(StoredDigest(of)), _) if of == *admin => SessionHolder::AdminToken,
             _ => return None,

@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::StoreError;
 use super::rows::{changes, execute};
-use super::values::{StoredDigest, Text};
+use super::values::{AsText, StoredDigest};
 use crate::domain::access::Grant;
 use crate::domain::token::{Token, TokenId};
 use crate::domain::{TenantName, TokenName};
@@ -17,8 +17,8 @@ macro_rules! select {
     ($rest:tt $(, $value:expr)*) => {
         sqlx::query_as!(
             Token,
-            r#"SELECT id AS "id!: Text<TokenId>", name AS "name: Text<TokenName>", digest AS "digest: StoredDigest",
-                granted AS "grant: Text<Grant>", created_at, created_by, expires_at, last_used_at, revoked_at FROM tokens "# + $rest
+            r#"SELECT id AS "id!: AsText<TokenId>", name AS "name: AsText<TokenName>", digest AS "digest: StoredDigest",
+                granted AS "grant: AsText<Grant>", created_at, created_by, expires_at, last_used_at, revoked_at FROM tokens "# + $rest
             $(, $value)*
         )
     };

@@ -1,6 +1,6 @@
 //! Values as columns hold them.
 //!
-//! A query names the type of a column in its alias, as `content AS "layout: Json<Layout>"`, and gets the value of the domain.
+//! A query names the type of a column in its alias, as `content AS "layout: AsJson<Layout>"`, and gets the value of the domain.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -14,32 +14,32 @@ use crate::domain::token::Digest;
 
 /// A name, an ID or a word, in a column as it is.
 #[derive(Debug)]
-pub(super) struct Text<T>(pub(super) T);
+pub(super) struct AsText<T>(pub(super) T);
 
 /// A value in a column as JSON.
 #[derive(Debug)]
-pub(super) struct Json<T>(pub(super) T);
+pub(super) struct AsJson<T>(pub(super) T);
 
-impl<T> Type<Sqlite> for Text<T> {
+impl<T> Type<Sqlite> for AsText<T> {
     fn type_info() -> SqliteTypeInfo {
         <str as Type<Sqlite>>::type_info()
     }
 }
 
-impl<T> Type<Sqlite> for Json<T> {
+impl<T> Type<Sqlite> for AsJson<T> {
     fn type_info() -> SqliteTypeInfo {
         <str as Type<Sqlite>>::type_info()
     }
 }
 
-impl<'r, T: Deserialize<'r>> Decode<'r, Sqlite> for Text<T> {
+impl<'r, T: Deserialize<'r>> Decode<'r, Sqlite> for AsText<T> {
     fn decode(value: SqliteValueRef<'r>) -> Result<Self, BoxDynError> {
         let text = StrDeserializer::<serde::de::value::Error>::new(<&str as Decode<Sqlite>>::decode(value)?);
         T::deserialize(text).map(Self).map_err(unreadable::<T>)
     }
 }
 
-impl<'r, T: DeserializeOwned> Decode<'r, Sqlite> for Json<T> {
+impl<'r, T: DeserializeOwned> Decode<'r, Sqlite> for AsJson<T> {
     fn decode(value: SqliteValueRef<'r>) -> Result<Self, BoxDynError> {
         serde_json::from_str(<&str as Decode<Sqlite>>::decode(value)?).map(Self).map_err(unreadable::<T>)
     }
@@ -84,10 +84,10 @@ macro_rules! fields {
 }
 
 fields! {
-    Text: uuid::Uuid, crate::domain::LayoutName, crate::domain::TokenName, crate::domain::access::Grant,
+    AsText: uuid::Uuid, crate::domain::LayoutName, crate::domain::TokenName, crate::domain::access::Grant,
         crate::domain::maintenance::MaintenanceState, crate::domain::operation::OperationState,
         crate::domain::token::TokenId;
-    Json: Vec<crate::domain::DaemonName>, Vec<crate::domain::GpuUuid>, crate::domain::incident::Incident, crate::domain::layout::Layout,
+    AsJson: Vec<crate::domain::DaemonName>, Vec<crate::domain::GpuUuid>, crate::domain::incident::Incident, crate::domain::layout::Layout,
         crate::domain::operation::OperationRequest;
 }
 

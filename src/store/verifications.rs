@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::SqliteConnection;
 
 use super::rows::changes;
-use super::values::{Json, Text};
+use super::values::{AsJson, AsText};
 use super::{StoreError, to_json};
 use crate::domain::TenantName;
 use crate::domain::verification::{Verification, VerificationResult};
@@ -22,7 +22,7 @@ pub async fn between(
     last: &TenantName,
 ) -> Result<BTreeMap<TenantName, Verification>, StoreError> {
     let query = sqlx::query!(
-        r#"SELECT tenant AS "tenant!: Text<TenantName>", running_since, result AS "last: Json<VerificationResult>"
+        r#"SELECT tenant AS "tenant!: AsText<TenantName>", running_since, result AS "last: AsJson<VerificationResult>"
            FROM verifications WHERE tenant BETWEEN ? AND ?"#,
         first.as_str(),
         last.as_str()
@@ -71,7 +71,7 @@ pub async fn end(
 /// Returns the tenants whose client is running, each with the time at which it was started.
 pub async fn running(db: &mut SqliteConnection) -> Result<Vec<(TenantName, i64)>, StoreError> {
     let query = sqlx::query!(
-        r#"SELECT tenant AS "tenant!: Text<TenantName>", running_since AS "since!" FROM verifications WHERE running_since IS NOT NULL ORDER BY tenant"#
+        r#"SELECT tenant AS "tenant!: AsText<TenantName>", running_since AS "since!" FROM verifications WHERE running_since IS NOT NULL ORDER BY tenant"#
     );
     Ok(query.map(|row| (row.tenant.0, row.since)).fetch_all(db).await?)
 }

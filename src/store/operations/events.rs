@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::super::values::Json;
+use super::super::values::AsJson;
 use super::super::{StoreError, daemons, events, from_json, to_json};
 use crate::domain::daemon::{Daemon, DaemonSpec};
 use crate::domain::event::{
@@ -24,7 +24,7 @@ struct OperationSubject {
 
 impl OperationSubject {
     async fn of(db: &mut SqliteConnection, id: Uuid) -> Result<Option<Self>, StoreError> {
-        let Some(Operation { request, daemons, .. }) = super::get(&mut *db, id).await? else {
+        let Some(Operation { request, daemons, .. }) = super::reading::get(&mut *db, id).await? else {
             return Ok(None);
         };
         let mut about = Self { id, request, daemons, gpus: Vec::new(), tenant: None };
@@ -36,14 +36,14 @@ impl OperationSubject {
     /// exists at its end.
     async fn place(&mut self, db: &mut SqliteConnection) -> Result<(), StoreError> {
         let query = sqlx::query!(
-            r#"SELECT subject AS "subject: Json<EventSubject>", details AS "details: Json<Details>" FROM events
+            r#"SELECT subject AS "subject: AsJson<EventSubject>", details AS "details: AsJson<Details>" FROM events
                WHERE operation = ? AND type = ? ORDER BY id LIMIT 1"#,
             self.id.to_string(),
             EventType::OperationRequested.as_str()
         );
         if let Some(row) = query.fetch_optional(&mut *db).await? {
             self.tenant = row.subject.0.tenant;
-            if let Some(Json(Details::Operation { gpus, .. })) = row.details {
+            if let Some(AsJson(Details::Operation { gpus, .. })) = row.details {
                 self.gpus = gpus;
             }
         }
