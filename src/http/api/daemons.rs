@@ -7,8 +7,6 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use serde::Deserialize;
 use utoipa::IntoParams;
-use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
-use utoipa::openapi::{Ref, Required};
 
 use super::described::{IfMatch, IfNoneMatch, OperationAccepted};
 use super::patch::{MergePatch, at_revision};
@@ -145,22 +143,6 @@ impl FromRequestParts<AppState> for DaemonAction {
     }
 }
 
-impl IntoParams for DaemonAction {
-    fn into_params(parameter_in: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let name = ParameterBuilder::new()
-            .name("name")
-            .parameter_in(ParameterIn::Path)
-            .required(Required::True)
-            .description(Some("The name of the daemon."))
-            .schema(Some(Ref::from_schema_name("DaemonName")))
-            .build();
-        let mut parameters = vec![name];
-        parameters.extend(Idempotency::into_params(&parameter_in));
-        parameters.extend(IfMatch::into_params(parameter_in));
-        parameters
-    }
-}
-
 impl DaemonAction {
     /// Starts an operation, and answers with the location at which it can be followed.
     async fn operate(self, request: OperationRequest, dry_run: bool) -> Reply {
@@ -198,7 +180,7 @@ pub(super) async fn delete(
 /// Start a daemon
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/start", operation_id = "start_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::Operate))),
-    params(DaemonAction, WriteQuery), responses(OperationAccepted))]
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), Idempotency, IfMatch, WriteQuery), responses(OperationAccepted))]
 pub(super) async fn start(action: DaemonAction, Query(query): Query<WriteQuery>, _: NoBody) -> Reply {
     action.operate(OperationRequest::StartDaemon, query.dry_run).await
 }
@@ -206,7 +188,7 @@ pub(super) async fn start(action: DaemonAction, Query(query): Query<WriteQuery>,
 /// Stop a daemon
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/stop", operation_id = "stop_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::Operate))),
-    params(DaemonAction, GraceQuery), responses(OperationAccepted))]
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), Idempotency, IfMatch, GraceQuery), responses(OperationAccepted))]
 pub(super) async fn stop(action: DaemonAction, Query(query): Query<GraceQuery>, _: NoBody) -> Reply {
     let request = OperationRequest::StopDaemon { grace_s: checked_grace(query.grace_s)? };
     action.operate(request, query.dry_run).await
@@ -215,7 +197,7 @@ pub(super) async fn stop(action: DaemonAction, Query(query): Query<GraceQuery>, 
 /// Restart a daemon
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/restart", operation_id = "restart_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::Operate))),
-    params(DaemonAction, GraceQuery), responses(OperationAccepted))]
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), Idempotency, IfMatch, GraceQuery), responses(OperationAccepted))]
 pub(super) async fn restart(action: DaemonAction, Query(query): Query<GraceQuery>, _: NoBody) -> Reply {
     let request = OperationRequest::RestartDaemon { grace_s: checked_grace(query.grace_s)? };
     action.operate(request, query.dry_run).await
@@ -297,7 +279,7 @@ fn default_drain() -> u32 {
 /// stays cordoned; after a failure or a cancellation it is as before.
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/drain", operation_id = "drain_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::Operate))),
-    params(DaemonAction, DrainQuery), responses(OperationAccepted))]
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), Idempotency, IfMatch, DrainQuery), responses(OperationAccepted))]
 pub(super) async fn drain(action: DaemonAction, Query(query): Query<DrainQuery>, _: NoBody) -> Reply {
     let DrainQuery { dry_run, timeout_s, on_timeout } = query;
     action.operate(OperationRequest::DrainDaemon { timeout_s, on_timeout }, dry_run).await
@@ -306,7 +288,7 @@ pub(super) async fn drain(action: DaemonAction, Query(query): Query<DrainQuery>,
 /// Cordon a daemon: it admits no new clients
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/cordon", operation_id = "cordon_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::Operate)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
-    params(DaemonAction, WriteQuery),
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), Idempotency, IfMatch, WriteQuery),
     responses((status = 200, description = "The daemon; `schedulable` in its spec is false.", body = DaemonView, headers(("ETag" = String)))))]
 pub(super) async fn cordon(action: DaemonAction, Query(query): Query<WriteQuery>, _: NoBody) -> Reply {
     action.set_schedulable(false, query.dry_run).await
@@ -315,7 +297,7 @@ pub(super) async fn cordon(action: DaemonAction, Query(query): Query<WriteQuery>
 /// Uncordon a daemon: it admits new clients again
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/uncordon", operation_id = "uncordon_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::Operate)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
-    params(DaemonAction, WriteQuery),
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), Idempotency, IfMatch, WriteQuery),
     responses((status = 200, description = "The daemon; `schedulable` in its spec is true.", body = DaemonView, headers(("ETag" = String)))))]
 pub(super) async fn uncordon(action: DaemonAction, Query(query): Query<WriteQuery>, _: NoBody) -> Reply {
     action.set_schedulable(true, query.dry_run).await

@@ -72,9 +72,8 @@ struct ClientPage {
 
 async fn show(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Reply {
     let service = &app.service;
-    let newest = Page::first(EVENTS);
     let filter = EventFilter { client: Some(id), ..EventFilter::default() };
-    let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
+    let events = service.events(&ctx, filter, Order::NewestFirst, &Page::first(EVENTS)).await?.items;
     let client = match service.client(&ctx, id).await {
         Ok(client) => Some(client),
         // Its events remain when it is gone.
@@ -91,8 +90,7 @@ async fn show(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Reply {
             }
         }
     }
-    let title = format!("Client {}", id.pid);
-    let frame = Frame::of(service, &ctx, Section::Clients, &title).await.live();
+    let frame = Frame::of(service, &ctx, Section::Clients, format!("Client {}", id.pid)).await.live();
     let of_host = frame.may(Role::Viewer);
     let gpus = if of_host && client.is_some() { GpuRow::all(&app, &ctx).await? } else { Vec::new() };
     let memory = client.iter().flat_map(|client| &client.memory);
@@ -148,8 +146,7 @@ async fn terminate_page(
             rehearsal_refusal(ctx, rehearsed)?
         }
     };
-    let title = format!("Terminate client {}", id.pid);
-    let frame = Frame::of(&app.service, ctx, Section::Clients, &title).await;
+    let frame = Frame::of(&app.service, ctx, Section::Clients, format!("Terminate client {}", id.pid)).await;
     Ok(with_status(&TerminatePage { frame, client, refused, stopped }, problem))
 }
 

@@ -112,7 +112,7 @@ fn groups() -> Vec<(&'static str, Vec<EventType>)> {
 
 async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Reply {
     let event = app.service.event(&ctx, id).await?;
-    let frame = Frame::of(&app.service, &ctx, Section::Events, &format!("Event {id}")).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Events, format!("Event {id}")).await;
     let caused = EventFilter { cause: Some(id), ..EventFilter::default() };
     let related = app.service.events(&ctx, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
     let details = serde_json::to_value(&event.details).unwrap_or_default();

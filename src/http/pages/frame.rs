@@ -97,7 +97,12 @@ pub(super) struct Frame {
 
 impl Frame {
     /// The frame of a page in this section, for the logged-in user.
-    pub(super) async fn of(service: &Service, ctx: &RequestContext, place: Section, title: &str) -> Self {
+    pub(super) async fn of(
+        service: &Service,
+        ctx: &RequestContext,
+        place: Section,
+        title: impl Into<String>,
+    ) -> Self {
         let role = host_role(&ctx.actor.grant);
         let sections = SECTIONS.iter().filter(|(_, _, _, shown_to)| match shown_to {
             Visibility::All => true,
@@ -109,7 +114,7 @@ impl Frame {
             current: *of == place,
         };
         Self {
-            title: title.to_owned(),
+            title: title.into(),
             sections: sections.map(link).collect(),
             who: ctx.actor.subject.to_string(),
             called: match &ctx.actor.subject {

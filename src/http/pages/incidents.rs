@@ -114,7 +114,7 @@ async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Reply {
         (holder.client.pid, remedy)
     });
     let holders = holders.collect();
-    let frame = Frame::of(&app.service, &ctx, Section::Incidents, &format!("Incident {id}")).await.live();
+    let frame = Frame::of(&app.service, &ctx, Section::Incidents, format!("Incident {id}")).await.live();
     let named = if frame.may(Role::Viewer) { gpus::names(&app, &ctx).await } else { Vec::new() };
     let gpus = incident.gpus.iter().map(|gpu| (gpu.clone(), gpus::name_of(&named, gpu))).collect();
     let events = events_of(&app, &ctx, &incident).await?;

@@ -295,8 +295,7 @@ async fn requested_by(app: &AppState, ctx: &RequestContext, id: Uuid) -> Result<
         operation: Some(id),
         ..EventFilter::default()
     };
-    let page = Page::first(1);
-    let requested = app.service.events(ctx, filter, Order::OldestFirst, &page).await?.items;
+    let requested = app.service.events(ctx, filter, Order::OldestFirst, &Page::first(1)).await?.items;
     Ok(requested.into_iter().next().map(|event| match event.cause {
         EventCause::Actor { subject } => subject,
         _ => "the manager itself".to_owned(),

@@ -112,7 +112,7 @@ async fn export(Call { app, ctx }: Call) -> Reply {
     Ok((headers, host_file::text::write(&exported, LayoutFormat::Yaml)).into_response())
 }
 
-async fn frame(app: &AppState, ctx: &RequestContext, title: &str) -> Frame {
+async fn frame(app: &AppState, ctx: &RequestContext, title: impl Into<String>) -> Frame {
     Frame::of(&app.service, ctx, Section::Settings, title).await
 }
 

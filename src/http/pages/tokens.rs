@@ -18,6 +18,7 @@ use crate::service::WriteOptions;
 use crate::service::access::context::RequestContext;
 use crate::service::access::sessions::SessionsOf;
 use crate::service::access::tokens::{TokenRequest, TokenView};
+use crate::service::page::Page;
 
 const FIELDS: [Field; 3] = [("name", Shape::Text), ("grant", Shape::Text), ("expires_in_s", Shape::Seconds)];
 
@@ -62,7 +63,7 @@ struct TokenRevokePage {
     token: TokenView,
 }
 
-async fn frame(app: &AppState, ctx: &RequestContext, title: &str) -> Frame {
+async fn frame(app: &AppState, ctx: &RequestContext, title: impl Into<String>) -> Frame {
     Frame::of(&app.service, ctx, Section::Tokens, title).await
 }
 
@@ -74,14 +75,13 @@ async fn list(Call { app, ctx }: Call, query: ListQuery) -> Reply {
 
 async fn show(Call { app, ctx }: Call, Path(id): Path<TokenId>) -> Reply {
     let token = app.service.token(&ctx, &id).await?;
-    let frame = frame(&app, &ctx, &format!("Token {}", token.name)).await;
+    let frame = frame(&app, &ctx, format!("Token {}", token.name)).await;
     Ok(rendered(&TokenPage { frame, token }))
 }
 
 async fn fill_in(Call { app, ctx }: Call, query: ListQuery) -> Reply {
     // A user without the right is refused before typing.
-    let first = crate::service::page::Page::first(1);
-    app.service.tokens(&ctx, &first).await?;
+    app.service.tokens(&ctx, &Page::first(1)).await?;
     let mut form = query.form().clone();
     form.set("expires_in_s", "1d");
     form.replace(KEY, app.service.clock().new_id().to_string());
@@ -114,7 +114,7 @@ async fn create(Call { app, ctx }: Call, form: Form) -> Reply {
 
 async fn confirm_revoke(Call { app, ctx }: Call, Path(id): Path<TokenId>) -> Reply {
     let token = app.service.token(&ctx, &id).await?;
-    let frame = frame(&app, &ctx, &format!("Revoke token {}", token.name)).await;
+    let frame = frame(&app, &ctx, format!("Revoke token {}", token.name)).await;
     Ok(rendered(&TokenRevokePage { frame, token }))
 }
 

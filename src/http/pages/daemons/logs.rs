@@ -133,7 +133,7 @@ pub(super) async fn show(
     let own = if query.own { OwnSessions::Shown } else { OwnSessions::Hidden };
     let log = app.service.daemon_log(&ctx, &name, file, part, q.clone(), own).await?;
     let is_last = part == Part::Last;
-    let frame = Frame::of(&app.service, &ctx, Section::Daemons, &format!("Logs of {name}")).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Daemons, format!("Logs of {name}")).await;
     let frame = if is_last { frame.live() } else { frame };
     Ok(rendered(&LogsPage { frame, name, file, q, log, is_last, own, part }))
 }

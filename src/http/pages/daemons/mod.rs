@@ -180,11 +180,10 @@ pub(super) fn mode(mode: Mode) -> &'static str {
 
 async fn list(Call { app, ctx }: Call) -> Reply {
     let service = &app.service;
-    let page = Page::first(MAX_LIMIT);
     let gpus = GpuRow::all(&app, &ctx).await?;
     let counts = service.tenant_counts(&ctx).await?;
     let mut rows = Vec::new();
-    for row in daemon_rows(&app, &ctx, &gpus, &page).await? {
+    for row in daemon_rows(&app, &ctx, &gpus, &Page::first(MAX_LIMIT)).await? {
         let tenants = counts.get(&row.daemon.name).copied().unwrap_or(0);
         let own = |gpu: &&GpuRow| row.daemon.spec.gpus.contains(&gpu.gpu.uuid);
         let limits = Amount(gpus.iter().filter(own).map(|gpu| gpu.gpu.memory_limits).sum());
@@ -222,7 +221,7 @@ async fn show(Call { app, ctx }: Call, Path(name): Path<DaemonName>) -> Reply {
     let effective = row.daemon.status.as_ref().and_then(|status| status.effective.as_ref());
     let settings = settings::of(desired.as_ref(), effective, |uuid| called(&gpus, uuid));
     let under_way = under_way(&app, &ctx, Some(&name)).await?;
-    let frame = Frame::of(service, &ctx, Section::Daemons, &format!("Daemon {name}")).await.live();
+    let frame = Frame::of(service, &ctx, Section::Daemons, format!("Daemon {name}")).await.live();
     Ok(rendered(&DaemonPage {
         frame,
         banner,

@@ -61,8 +61,7 @@ pub(in crate::http::pages) async fn daemon_names(
     app: &AppState,
     ctx: &RequestContext,
 ) -> Result<Vec<DaemonName>, Problem> {
-    let all = Page::first(MAX_LIMIT);
-    let mut daemons = app.service.daemons(ctx, &all).await?.items;
+    let mut daemons = app.service.daemons(ctx, &Page::first(MAX_LIMIT)).await?.items;
     daemons.sort_by_cached_key(|daemon| daemon.name.natural_key());
     Ok(daemons.into_iter().map(|daemon| daemon.name).collect())
 }

@@ -80,7 +80,7 @@ async fn replace_page(
             first.chosen = true;
         }
     }
-    let frame = Frame::of(&app.service, ctx, Section::Gpus, &format!("Replace {}", row.called())).await;
+    let frame = Frame::of(&app.service, ctx, Section::Gpus, format!("Replace {}", row.called())).await;
     Ok(ReplacePage { frame, row, choices, refused })
 }
 

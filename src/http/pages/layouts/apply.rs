@@ -151,8 +151,7 @@ async fn planned(
         }
         _ => Vec::new(),
     };
-    let title = format!("Plan layout {name}");
-    let frame = Frame::of(&app.service, ctx, Section::Layouts, &title).await;
+    let frame = Frame::of(&app.service, ctx, Section::Layouts, format!("Plan layout {name}")).await;
     let shown = ApplyPage { frame, version, numbers, places, daemon, roles, plan, clients, form, refused };
     Ok(page(status, &shown))
 }

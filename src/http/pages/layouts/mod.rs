@@ -167,8 +167,7 @@ async fn layout_page(
     let on = holders.first().map_or("", |holder| holder.daemon.name.as_str());
     let gpu_kind = choose(&gpu_kinds, on, version.layout.sku.as_deref()).cloned();
     let preview = preview_of(&version.layout, gpu_kind.as_ref());
-    let title = format!("Layout {name}");
-    let frame = Frame::of(&app.service, ctx, Section::Layouts, &title).await.live();
+    let frame = Frame::of(&app.service, ctx, Section::Layouts, format!("Layout {name}")).await.live();
     let page_links = paging.page_links(paged.next_cursor.as_deref());
     let versions = paged.items;
     Ok(rendered(&LayoutPage {
@@ -220,8 +219,7 @@ async fn compare(
     Path(name): Path<LayoutName>,
     Query(compared): Query<ComparedVersions>,
 ) -> Reply {
-    let page = Page::first(MAX_LIMIT);
-    let versions = app.service.layout_versions(&ctx, &name, &page).await?.items;
+    let versions = app.service.layout_versions(&ctx, &name, &Page::first(MAX_LIMIT)).await?.items;
     let numbers: Vec<u32> = versions.iter().map(|version| version.version).collect();
     let to = compared.to.or_else(|| numbers.first().copied()).unwrap_or(1);
     let before = || numbers.iter().copied().find(|number| *number < to).unwrap_or(to);
@@ -261,7 +259,7 @@ async fn delete_page(
     refused: Option<(FormErrors, Problem)>,
 ) -> Reply {
     let LayoutView { newest, daemons } = app.service.layout(ctx, name).await?;
-    let frame = Frame::of(&app.service, ctx, Section::Layouts, &format!("Delete layout {name}")).await;
+    let frame = Frame::of(&app.service, ctx, Section::Layouts, format!("Delete layout {name}")).await;
     let (refused, problem) = refused.unzip();
     Ok(with_status(
         &LayoutDeletePage { frame, newest, daemons, refused: refused.unwrap_or_default() },

@@ -179,8 +179,7 @@ async fn answer(
     outcome: ReplayFormOutcome,
 ) -> Reply {
     let ReplayFormOutcome { roles, preview, error } = outcome;
-    let all = Page::first(MAX_LIMIT);
-    let layouts = app.service.layouts(ctx, &all).await?.items;
+    let layouts = app.service.layouts(ctx, &Page::first(MAX_LIMIT)).await?.items;
     let layouts = layouts.into_iter().map(|layout| layout.newest.name).collect();
     let problem = error.clone().map(Problem::from);
     let status = problem.map_or(StatusCode::OK, |problem| problem.status());

@@ -204,8 +204,7 @@ pub(super) async fn show(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Reply
     // The layout may have been deleted since; the record remains.
     let version = app.service.layout_version(&ctx, &replay.version_ref()).await.ok();
     let (rows, others) = rows(&replay, version.as_ref().map(|version| version.layout.steps.as_slice()));
-    let title = format!("Replay of {}", replay.layout);
-    let frame = Frame::of(&app.service, &ctx, Section::Replays, &title).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Replays, format!("Replay of {}", replay.layout)).await;
     let frame = if replay.verdict == Verdict::Pending { frame.live() } else { frame };
     let shares = shares(&replay);
     Ok(rendered(&ReplayPage { frame, replay, rows, others, shares }))

@@ -115,6 +115,5 @@ pub(super) fn gpu_map(roles: &[RoleChoice]) -> BTreeMap<Role, GpuRef> {
 
 /// All daemons.
 pub(super) async fn holders(app: &AppState, ctx: &RequestContext) -> Result<Vec<DaemonView>, Problem> {
-    let page = Page::first(MAX_LIMIT);
-    Ok(app.service.daemons(ctx, &page).await?.items)
+    Ok(app.service.daemons(ctx, &Page::first(MAX_LIMIT)).await?.items)
 }

@@ -91,9 +91,8 @@ pub(super) async fn show(Call { app, ctx }: Call) -> Reply {
     let service = &app.service;
     let gpus = GpuRow::all(&app, &ctx).await?;
     let daemons = daemon_rows(&app, &ctx, &gpus, &page).await?;
-    let newest = Page::first(EVENTS);
     let filter = EventFilter { types: relevant_types(), ..EventFilter::default() };
-    let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
+    let events = service.events(&ctx, filter, Order::NewestFirst, &Page::first(EVENTS)).await?.items;
     let banner = Banner::of(&app, &ctx, IncidentFilter::default()).await?;
     let mut attention = attention::all(&app, &ctx, &daemons, &gpus, &banner).await?;
     let tenants = service.tenants(&ctx, &TenantFilter::default(), &page).await?.items;

@@ -193,10 +193,9 @@ async fn show(Call { app, ctx }: Call, Path(name): Path<TenantName>) -> Reply {
     let filter = ClientFilter { tenant: Some(name.clone()), daemon: None };
     let clients = service.clients(&ctx, &filter, false, &everything).await?.items;
     let leases = service.leases(&ctx, &name, &everything).await?.items;
-    let newest = Page::first(EVENTS);
     let from = service.first_event_of_tenant(&ctx, &name).await?;
     let filter = EventFilter { tenant: Some(name.clone()), from, ..EventFilter::default() };
-    let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
+    let events = service.events(&ctx, filter, Order::NewestFirst, &Page::first(EVENTS)).await?.items;
     // With partitions this polls the daemon each time, since the copied environment must be valid.
     let environment = Environment::of(&ctx, service.tenant_environment(&ctx, &name).await, &name);
     let chart = Chart::of_tenant(service.clock().unix_ms(), &name, service.tenant_history(&ctx, &name)?);
@@ -381,7 +380,7 @@ async fn confirm_delete(Call { app, ctx }: Call, Path(name): Path<TenantName>) -
     let tenant = app.service.tenant(&ctx, &name, false).await?;
     let rehearsed = app.service.delete_tenant(&ctx, name.clone(), false, WriteOptions::rehearsal()).await;
     let refused = rehearsal_refusal(&ctx, rehearsed)?;
-    let frame = Frame::of(&app.service, &ctx, Section::Tenants, &format!("Delete {name}")).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Tenants, format!("Delete {name}")).await;
     Ok(rendered(&DeletePage { frame, tenant, refused }))
 }
 
