@@ -65,6 +65,18 @@ pub(super) struct NavLink {
     pub(super) current: bool,
 }
 
+/// A link to what something is about, or to where it can be handled.
+pub(super) struct PageLink {
+    pub(super) href: String,
+    pub(super) label: String,
+}
+
+impl PageLink {
+    pub(super) fn new(href: impl Into<String>, label: impl Into<String>) -> Self {
+        Self { href: href.into(), label: label.into() }
+    }
+}
+
 /// The frame of a page without a session, which reveals as little as possible.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outside {

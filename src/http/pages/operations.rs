@@ -7,7 +7,7 @@ use axum::routing::{get, post};
 use uuid::Uuid;
 
 use super::format::{self, Badge, Lasting, Tone};
-use super::frame::{Frame, Section};
+use super::frame::{Frame, PageLink, Section};
 use super::lists::{ListQuery, list_page};
 use super::rendered;
 use crate::domain::DaemonName;
@@ -70,13 +70,7 @@ pub(super) struct OperationSummary {
     /// Its verb, as `Restart`.
     pub(super) verb: String,
     /// Its subjects, in the order of the links back.
-    pub(super) subjects: Vec<SubjectLink>,
-}
-
-/// A link to a subject of an operation.
-pub(super) struct SubjectLink {
-    pub(super) href: String,
-    pub(super) label: String,
+    pub(super) subjects: Vec<PageLink>,
 }
 
 impl OperationSummary {
@@ -171,7 +165,7 @@ fn verb(request: &OperationRequest) -> String {
 }
 
 /// The subjects of an operation, first the one that the user came from.
-fn subjects(operation: &Operation) -> Vec<SubjectLink> {
+fn subjects(operation: &Operation) -> Vec<PageLink> {
     let own = match &operation.request {
         OperationRequest::TerminateClient { client, .. } => {
             Some((format!("/clients/{client}"), format!("client {}", client.pid)))
@@ -201,7 +195,7 @@ fn subjects(operation: &Operation) -> Vec<SubjectLink> {
         let href = if gone { "/daemons".to_owned() } else { format!("/daemons/{name}") };
         (href, format!("daemon {name}"))
     });
-    own.into_iter().chain(daemons).map(|(href, label)| SubjectLink { href, label }).collect()
+    own.into_iter().chain(daemons).map(|(href, label)| PageLink { href, label }).collect()
 }
 
 /// The parameters of the request.

@@ -111,23 +111,20 @@ async fn latest(
     kind: EventType,
     subject: &EventSubject,
 ) -> Result<Option<i64>, StoreError> {
-    let kind = kind.as_str();
     if let Some(operation) = subject.operation {
-        let operation = operation.to_string();
         return Ok(sqlx::query_scalar!(
             "SELECT max(id) FROM events WHERE operation = ? AND type = ?",
-            operation,
-            kind
+            operation.to_string(),
+            kind.as_str()
         )
         .fetch_one(db)
         .await?);
     }
-    let daemon = subject.daemon.as_ref().map(DaemonName::as_str);
     // By type: most events of a daemon are of other types.
     Ok(sqlx::query_scalar!(
         r#"SELECT id AS "id!" FROM events INDEXED BY events_by_type WHERE type = ? AND daemon = ? ORDER BY id DESC LIMIT 1"#,
-        kind,
-        daemon
+        kind.as_str(),
+        subject.daemon.as_ref().map(DaemonName::as_str)
     )
     .fetch_optional(db)
     .await?)
@@ -140,27 +137,24 @@ pub async fn gpu_was_last(
     kind: EventType,
     opposite: EventType,
 ) -> Result<bool, StoreError> {
-    let (gpu, wanted, opposite) = (gpu.as_str(), kind.as_str(), opposite.as_str());
     let last = sqlx::query_scalar!(
         "SELECT type FROM events WHERE gpu = ? AND type IN (?, ?) ORDER BY id DESC LIMIT 1",
-        gpu,
-        wanted,
-        opposite
+        gpu.as_str(),
+        kind.as_str(),
+        opposite.as_str()
     )
     .fetch_optional(db)
     .await?;
-    Ok(last.as_deref() == Some(wanted))
+    Ok(last.as_deref() == Some(kind.as_str()))
 }
 
 /// The last event about the end of a manager: that it started or stopped, or that its database was replaced.
 pub async fn last_of_manager(db: &mut SqliteConnection) -> Result<Option<EventType>, StoreError> {
-    let (started, stopped) = (EventType::ManagerStarted.as_str(), EventType::ManagerStopped.as_str());
-    let restored = EventType::DatabaseRestored.as_str();
     let last = sqlx::query_scalar!(
         "SELECT type FROM events WHERE type IN (?, ?, ?) ORDER BY id DESC LIMIT 1",
-        started,
-        stopped,
-        restored
+        EventType::ManagerStarted.as_str(),
+        EventType::ManagerStopped.as_str(),
+        EventType::DatabaseRestored.as_str()
     )
     .fetch_optional(db)
     .await?;

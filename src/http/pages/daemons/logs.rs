@@ -25,20 +25,7 @@ struct LogsPage {
     part: Part,
 }
 
-/// The tab of a file with the saved text of an emptied log.
-struct KeptTab {
-    href: String,
-    name: String,
-    is_current: bool,
-}
-
 impl LogsPage {
-    fn kept(&self) -> Vec<KeptTab> {
-        let tab =
-            |file: LogFile| KeptTab { href: self.at(file, ""), name: file.name(), is_current: self.is(file) };
-        self.log.kept.iter().copied().map(tab).collect()
-    }
-
     fn is(&self, file: LogFile) -> bool {
         self.file == file
     }

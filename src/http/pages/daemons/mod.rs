@@ -70,7 +70,8 @@ struct DaemonsPage {
     frame: Frame,
     rows: Vec<DaemonListRow>,
     unheld: Vec<GpuRow>,
-    foreign: Vec<ForeignRow>,
+    /// Foreign control daemons, with the display names of their GPUs.
+    foreign: Vec<(ForeignDaemonView, Vec<(GpuUuid, String)>)>,
 }
 
 /// A daemon in the list.
@@ -79,12 +80,6 @@ struct DaemonListRow {
     tenants: u64,
     /// Sum of its tenants' memory limits on all its GPUs.
     limits: Amount,
-}
-
-/// A foreign control daemon in the list.
-struct ForeignRow {
-    daemon: ForeignDaemonView,
-    gpus: Vec<(GpuUuid, String)>,
 }
 
 #[derive(Template)]
@@ -190,10 +185,11 @@ async fn list(Call { app, ctx }: Call) -> Reply {
         rows.push(DaemonListRow { row, tenants, limits });
     }
     let foreign = service.foreign_daemons(&ctx).await?;
-    let foreign = foreign
-        .into_iter()
-        .map(|daemon| ForeignRow { gpus: named(&gpus, daemon.gpus.iter().flatten()), daemon })
-        .collect();
+    let with_gpus = |daemon: ForeignDaemonView| {
+        let gpus = named(&gpus, daemon.gpus.iter().flatten());
+        (daemon, gpus)
+    };
+    let foreign = foreign.into_iter().map(with_gpus).collect();
     let free = |row: &GpuRow| row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true);
     let unheld = gpus.into_iter().filter(free).collect();
     let frame = Frame::of(service, &ctx, Section::Daemons, "Daemons").await.live();

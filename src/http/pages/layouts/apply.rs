@@ -17,7 +17,7 @@ use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::pages::format::Moment;
 use crate::http::pages::forms::{Form, FormErrors};
-use crate::http::pages::frame::{Frame, Section};
+use crate::http::pages::frame::{Frame, PageLink, Section};
 use crate::http::pages::lists::ListQuery;
 use crate::http::pages::{followed, page};
 use crate::http::problem::{Problem, Reply};
@@ -197,7 +197,7 @@ impl ApplyPage<'_> {
     }
 
     /// The remedy for a blocker; `None` if it is offered elsewhere on the page.
-    fn remedy(&self, what: &Blocked) -> Option<BlockedRemedy> {
+    fn remedy(&self, what: &Blocked) -> Option<PageLink> {
         let daemon = self.daemon.as_ref().map_or("", |daemon| daemon.name.as_str());
         let (href, label) = match what {
             Blocked::TooManyChunks { .. } => (
@@ -212,18 +212,13 @@ impl ApplyPage<'_> {
             Blocked::NotListed { .. } => (format!("/daemons/{daemon}"), "See the daemon"),
             Blocked::OwnShare(own) => (format!("/tenants/{}/edit", own.tenant), "Edit the tenant"),
         };
-        Some(BlockedRemedy { href, label })
+        Some(PageLink::new(href, label))
     }
 
     /// Returns true if the plan can be applied once everything that can be allowed is allowed.
     fn is_possible(plan: &LayoutPlan) -> bool {
         plan.refusals(true).next().is_none()
     }
-}
-
-struct BlockedRemedy {
-    href: String,
-    label: &'static str,
 }
 
 /// A step of the plan in the diff.
