@@ -11,6 +11,12 @@ use crate::metrics::wire::Limit;
 use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, Service, ServiceError};
 
+/// The answer of a handler: JSON, or a problem.
+pub(super) type Answer<T> = Result<axum::Json<T>, Problem>;
+
+/// The answer of a handler in other forms: a response, or a problem.
+pub(super) type Reply = Result<Response, Problem>;
+
 /// The title for a path that does not exist.
 pub(super) const NO_SUCH_PATH: &str = "No such path";
 

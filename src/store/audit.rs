@@ -3,6 +3,7 @@
 use futures_util::TryStreamExt as _;
 use sqlx::{Connection as _, QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
+use super::rows::condition;
 use super::schema::{self, Schema};
 use super::{StoreError, from_json};
 use crate::domain::audit::{AttemptedAction, AuditOutcome, AuditRecord, Broken, Head};
@@ -137,24 +138,12 @@ pub async fn page(
     limit: i64,
 ) -> Result<Vec<AuditRecord>, StoreError> {
     let mut query = QueryBuilder::<Sqlite>::new(COLUMNS);
-    if let Some(before) = before {
-        query.push(" AND id < ").push_bind(before);
-    }
-    let outcome = filter.outcome.map(|outcome| outcome.as_str().to_owned());
-    for (condition, value) in [
-        (" AND actor = ", filter.actor.clone()),
-        (" AND target = ", filter.target.clone()),
-        (" AND outcome = ", outcome),
-    ] {
-        if let Some(value) = value {
-            query.push(condition).push_bind(value);
-        }
-    }
-    for (condition, value) in [(" AND at >= ", filter.since), (" AND at < ", filter.until)] {
-        if let Some(value) = value {
-            query.push(condition).push_bind(value);
-        }
-    }
+    condition(&mut query, "id < ?", before);
+    condition(&mut query, "actor = ?", filter.actor.as_deref());
+    condition(&mut query, "target = ?", filter.target.as_deref());
+    condition(&mut query, "outcome = ?", filter.outcome.map(AuditOutcome::as_str));
+    condition(&mut query, "at >= ?", filter.since);
+    condition(&mut query, "at < ?", filter.until);
     query.push(" ORDER BY id DESC LIMIT ").push_bind(limit);
     query.build().fetch_all(db).await?.iter().map(record).collect()
 }

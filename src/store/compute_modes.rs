@@ -2,26 +2,24 @@
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, from_json, parsed, to_json};
+use super::rows::execute;
+use super::values::{AsJson, AsText};
+use super::{StoreError, to_json};
 use crate::domain::compute_mode::OwnedComputeMode;
+use crate::domain::gpu::ComputeMode;
 use crate::domain::{DaemonName, GpuUuid};
 
 /// All of them, by GPU.
 pub async fn all(db: &mut SqliteConnection) -> Result<Vec<(GpuUuid, OwnedComputeMode)>, StoreError> {
-    sqlx::query!("SELECT gpu, daemon, previous, desired, boot_id FROM compute_modes ORDER BY gpu")
-        .fetch_all(db)
-        .await?
-        .into_iter()
-        .map(|row| {
-            let held = OwnedComputeMode {
-                daemon: parsed("a daemon's name", DaemonName::parse(&row.daemon))?,
-                previous: from_json("a compute mode", &row.previous)?,
-                desired: from_json("a compute mode", &row.desired)?,
-                boot_id: row.boot_id,
-            };
-            Ok((parsed("a GPU's UUID", GpuUuid::parse(&row.gpu))?, held))
-        })
-        .collect()
+    let query = sqlx::query!(
+        r#"SELECT gpu AS "gpu: AsText<GpuUuid>", daemon AS "daemon: AsText<DaemonName>", previous AS "previous: AsJson<ComputeMode>",
+               desired AS "desired: AsJson<ComputeMode>", boot_id FROM compute_modes ORDER BY gpu"#
+    );
+    let held = query.map(|row| {
+        let (AsText(daemon), AsJson(previous), AsJson(desired)) = (row.daemon, row.previous, row.desired);
+        (row.gpu.0, OwnedComputeMode { daemon, previous, desired, boot_id: row.boot_id })
+    });
+    Ok(held.fetch_all(db).await?)
 }
 
 /// Writes what is held of a GPU in place of what was, or that nothing is any more.
@@ -31,22 +29,17 @@ pub async fn put(
     held: Option<&OwnedComputeMode>,
     now: i64,
 ) -> Result<(), StoreError> {
-    let gpu = gpu.as_str();
     let Some(held) = held else {
-        sqlx::query!("DELETE FROM compute_modes WHERE gpu = ?", gpu).execute(db).await?;
-        return Ok(());
+        return execute!(db, "DELETE FROM compute_modes WHERE gpu = ?", gpu.as_str());
     };
-    let (daemon, previous, desired) = (held.daemon.as_str(), to_json(&held.previous), to_json(&held.desired));
-    sqlx::query!(
+    execute!(
+        db,
         "INSERT OR REPLACE INTO compute_modes (gpu, daemon, previous, desired, boot_id, written_at) VALUES (?, ?, ?, ?, ?, ?)",
-        gpu,
-        daemon,
-        previous,
-        desired,
+        gpu.as_str(),
+        held.daemon.as_str(),
+        to_json(&held.previous),
+        to_json(&held.desired),
         held.boot_id,
         now
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }

@@ -2,7 +2,10 @@
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, from_json, parsed, to_json};
+use super::leases::columns;
+use super::rows::execute;
+use super::values::{AsJson, AsText};
+use super::{StoreError, to_json};
 use crate::domain::attribution::AttributedBy;
 use crate::domain::client::ClientId;
 use crate::domain::event::{DomainEvent, EventCause, EventType, NewEvent, ObservedClient};
@@ -43,45 +46,27 @@ impl ConnectedClient {
     }
 }
 
-/// Reads clients, by the rest of a statement and its values.
-macro_rules! select {
-    ($rest:tt $(, $value:expr)*) => {
-        sqlx::query_as!(
-            ConnectedClientRow,
-            r#"SELECT daemon, pid, start_time, server, uid, program, tenant, attributed_by FROM connected_clients "# + $rest
+/// A statement about clients, by its beginning and end and its values; it finds each with its daemon.
+macro_rules! clients {
+    ($before:tt, $after:tt $(, $value:expr)*) => {
+        sqlx::query!(
+            $before + r#" daemon AS "daemon: AsText<DaemonName>", pid AS "pid: u32", start_time, server AS "server: u32",
+                uid AS "uid: u32", program, tenant AS "tenant: AsText<TenantName>",
+                attributed_by AS "attributed_by: AsJson<AttributedBy>" "# + $after
             $(, $value)*
         )
+        .map(|row| {
+            let client = ConnectedClient {
+                id: ClientId { pid: row.pid, start_time: row.start_time.cast_unsigned() },
+                server: row.server,
+                uid: row.uid,
+                program: row.program,
+                tenant: row.tenant.map(|tenant| tenant.0),
+                attributed_by: row.attributed_by.0,
+            };
+            (row.daemon.0, client)
+        })
     };
-}
-
-struct ConnectedClientRow {
-    daemon: String,
-    pid: i64,
-    start_time: i64,
-    server: i64,
-    uid: Option<i64>,
-    program: Option<String>,
-    tenant: Option<String>,
-    attributed_by: String,
-}
-
-impl ConnectedClientRow {
-    fn client(self) -> Result<(DaemonName, ConnectedClient), StoreError> {
-        let uid = self.uid.map(u32::try_from).transpose();
-        let tenant = self.tenant.as_deref().map(TenantName::parse).transpose();
-        let client = ConnectedClient {
-            id: ClientId {
-                pid: parsed("a process ID", u32::try_from(self.pid))?,
-                start_time: self.start_time.cast_unsigned(),
-            },
-            server: parsed("a process ID", u32::try_from(self.server))?,
-            uid: parsed("a user", uid)?,
-            program: self.program,
-            tenant: parsed("a tenant's name", tenant)?,
-            attributed_by: from_json("an attribution", &self.attributed_by)?,
-        };
-        Ok((parsed("a daemon's name", DaemonName::parse(&self.daemon))?, client))
-    }
 }
 
 /// Writes that a client connected; nothing for a daemon that is gone.
@@ -91,34 +76,29 @@ pub async fn put(
     boot_id: &str,
     client: &ConnectedClient,
 ) -> Result<(), StoreError> {
-    let (daemon, pid) = (daemon.as_str(), i64::from(client.id.pid));
-    let (start_time, server) = (client.id.start_time.cast_signed(), i64::from(client.server));
-    let (uid, tenant) = (client.uid.map(i64::from), client.tenant.as_ref().map(TenantName::as_str));
-    let attributed_by = to_json(&client.attributed_by);
-    sqlx::query!(
+    execute!(
+        db,
         "INSERT OR REPLACE INTO connected_clients
              (daemon, pid, start_time, boot_id, server, uid, program, tenant, attributed_by)
          SELECT name, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 FROM daemons WHERE name = ?1",
-        daemon,
-        pid,
-        start_time,
+        daemon.as_str(),
+        client.id.pid,
+        client.id.start_time.cast_signed(),
         boot_id,
-        server,
-        uid,
+        client.server,
+        client.uid,
         client.program,
-        tenant,
-        attributed_by
+        client.tenant.as_ref().map(TenantName::as_str),
+        to_json(&client.attributed_by)
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// A connected client, of this boot or an earlier one.
 pub async fn get(db: &mut SqliteConnection, id: ClientId) -> Result<Option<ConnectedClient>, StoreError> {
-    let (pid, start_time) = (i64::from(id.pid), id.start_time.cast_signed());
-    let row = select!("WHERE pid = ? AND start_time = ?", pid, start_time).fetch_optional(db).await?;
-    Ok(row.map(ConnectedClientRow::client).transpose()?.map(|(_, client)| client))
+    let (pid, start_time) = columns(id);
+    let query =
+        clients!("SELECT", "FROM connected_clients WHERE pid = ? AND start_time = ?", pid, start_time);
+    Ok(query.fetch_optional(db).await?.map(|(_, client)| client))
 }
 
 /// Removes a client that disconnected; `None` for one whose connection is not in the events.
@@ -128,26 +108,16 @@ pub async fn remove(
     boot_id: &str,
     id: ClientId,
 ) -> Result<Option<ConnectedClient>, StoreError> {
-    let (daemon, pid, start_time) = (daemon.as_str(), i64::from(id.pid), id.start_time.cast_signed());
-    let row = select!(
-        "WHERE daemon = ? AND pid = ? AND start_time = ? AND boot_id = ?",
-        daemon,
+    let (pid, start_time) = columns(id);
+    let query = clients!(
+        "DELETE FROM connected_clients WHERE daemon = ? AND pid = ? AND start_time = ? AND boot_id = ? RETURNING",
+        "",
+        daemon.as_str(),
         pid,
         start_time,
         boot_id
-    )
-    .fetch_optional(&mut *db)
-    .await?;
-    sqlx::query!(
-        "DELETE FROM connected_clients WHERE daemon = ? AND pid = ? AND start_time = ? AND boot_id = ?",
-        daemon,
-        pid,
-        start_time,
-        boot_id
-    )
-    .execute(db)
-    .await?;
-    Ok(row.map(ConnectedClientRow::client).transpose()?.map(|(_, client)| client))
+    );
+    Ok(query.fetch_optional(db).await?.map(|(_, client)| client))
 }
 
 /// The connected clients of a daemon.
@@ -156,10 +126,13 @@ pub async fn of_daemon(
     daemon: &DaemonName,
     boot_id: &str,
 ) -> Result<Vec<ConnectedClient>, StoreError> {
-    let daemon = daemon.as_str();
-    let rows =
-        select!("WHERE daemon = ? AND boot_id = ? ORDER BY pid", daemon, boot_id).fetch_all(db).await?;
-    rows.into_iter().map(|row| Ok(row.client()?.1)).collect()
+    let query = clients!(
+        "SELECT",
+        "FROM connected_clients WHERE daemon = ? AND boot_id = ? ORDER BY pid",
+        daemon.as_str(),
+        boot_id
+    );
+    Ok(query.map(|(_, client)| client).fetch_all(db).await?)
 }
 
 /// Deletes the clients of earlier boots, and returns events saying that they disconnected: the host went down while they were connected.
@@ -167,13 +140,13 @@ pub async fn remove_other_boots(
     db: &mut SqliteConnection,
     boot_id: &str,
 ) -> Result<Vec<NewEvent>, StoreError> {
-    let rows = select!("WHERE boot_id <> ? ORDER BY daemon, pid", boot_id).fetch_all(&mut *db).await?;
-    sqlx::query!("DELETE FROM connected_clients WHERE boot_id <> ?", boot_id).execute(db).await?;
-    let left = |row: ConnectedClientRow| {
-        let (daemon, client) = row.client()?;
-        Ok(DomainEvent::ClientLeft(client.observed_on(&daemon)).because(EventCause::Host))
-    };
-    rows.into_iter().map(left).collect()
+    let query = clients!("SELECT", "FROM connected_clients WHERE boot_id <> ? ORDER BY daemon, pid", boot_id);
+    let left = query.map(|(daemon, client)| {
+        DomainEvent::ClientLeft(client.observed_on(&daemon)).because(EventCause::Host)
+    });
+    let left = left.fetch_all(&mut *db).await?;
+    execute!(db, "DELETE FROM connected_clients WHERE boot_id <> ?", boot_id)?;
+    Ok(left)
 }
 
 /// Returns true if there is already an event for the end of this client, known from server.log only.
@@ -183,18 +156,16 @@ pub async fn has_disconnect_event(
     pid: u32,
     logged_at: Option<i64>,
 ) -> Result<bool, StoreError> {
-    let (daemon, kind) = (daemon.as_str(), EventType::ClientLeft.as_str());
-    // The payload of an event is stored as it is sent.
-    let logged_at = logged_at.map(rfc3339::format);
     let found = sqlx::query_scalar!(
         r#"SELECT EXISTS (
                SELECT 1 FROM events
                WHERE type = ? AND daemon = ? AND details ->> 'pid' = ? AND details ->> 'logged_at' = ?
            ) AS "found!: bool""#,
-        kind,
-        daemon,
+        EventType::ClientLeft.as_str(),
+        daemon.as_str(),
         pid,
-        logged_at
+        // The payload of an event is stored as it is sent.
+        logged_at.map(rfc3339::format)
     )
     .fetch_one(db)
     .await?;

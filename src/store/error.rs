@@ -91,7 +91,13 @@ impl From<sqlx::Error> for StoreError {
         if let Some(failure) = &failure {
             failure::note(failure);
         }
-        if failure == Some(StorageFailure::Full) { Self::Full } else { Self::Database(error) }
+        match error {
+            _ if failure == Some(StorageFailure::Full) => Self::Full,
+            sqlx::Error::ColumnDecode { source, .. } => {
+                Self::Corrupt { what: "a value", detail: source.to_string() }
+            }
+            error => Self::Database(error),
+        }
     }
 }
 

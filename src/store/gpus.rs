@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, from_json, parsed, to_json};
+use super::rows::execute;
+use super::values::{AsJson, AsText};
+use super::{StoreError, to_json};
 use crate::domain::gpu::{Gpu, GpuFacts, known};
 use crate::domain::{DaemonName, GpuUuid};
 
@@ -23,19 +25,13 @@ pub async fn held(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, Option<
 pub async fn holders(
     db: &mut SqliteConnection,
 ) -> Result<BTreeMap<GpuUuid, (DaemonName, Option<GpuFacts>)>, StoreError> {
-    let rows = sqlx::query!(
-        r#"SELECT daemon_gpus.gpu AS "gpu!", daemon_gpus.daemon, gpus.facts AS "facts?"
+    let query = sqlx::query!(
+        r#"SELECT daemon_gpus.gpu AS "gpu!: AsText<GpuUuid>", daemon_gpus.daemon AS "daemon: AsText<DaemonName>",
+                  gpus.facts AS "facts?: AsJson<GpuFacts>"
            FROM daemon_gpus LEFT JOIN gpus ON gpus.uuid = daemon_gpus.gpu"#
-    )
-    .fetch_all(db)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            let facts = row.facts.map(|facts| from_json("what a GPU was", &facts)).transpose()?;
-            let daemon = parsed("a daemon's name", DaemonName::parse(&row.daemon))?;
-            Ok((parsed("a GPU's UUID", GpuUuid::parse(&row.gpu))?, (daemon, facts)))
-        })
-        .collect()
+    );
+    let held = query.map(|row| (row.gpu.0, (row.daemon.0, row.facts.map(|facts| facts.0))));
+    Ok(held.fetch_all(db).await?.into_iter().collect())
 }
 
 /// Returns the device files of the GPUs that daemons hold, as far as they are known.
@@ -54,10 +50,13 @@ pub async fn remember(db: &mut SqliteConnection, present: &[Gpu], now: i64) -> R
             continue;
         }
         changed = true;
-        let (uuid, json) = (gpu.uuid.as_str(), to_json(&facts));
-        sqlx::query!("INSERT OR REPLACE INTO gpus (uuid, facts, seen_at) VALUES (?, ?, ?)", uuid, json, now)
-            .execute(&mut *db)
-            .await?;
+        execute!(
+            db,
+            "INSERT OR REPLACE INTO gpus (uuid, facts, seen_at) VALUES (?, ?, ?)",
+            gpu.uuid.as_str(),
+            to_json(&facts),
+            now
+        )?;
     }
     Ok(changed)
 }

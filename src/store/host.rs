@@ -2,6 +2,7 @@
 
 use sqlx::SqliteConnection;
 
+use super::rows::execute;
 use super::{StoreError, replays};
 
 /// The machine ID of the host that the database belongs to; `None` before the first start that knew of it.
@@ -11,14 +12,7 @@ pub async fn machine_id(db: &mut SqliteConnection) -> Result<Option<String>, Sto
 
 /// Writes the host that the database belongs to from now on.
 pub async fn put_machine_id(db: &mut SqliteConnection, machine_id: &str, now: i64) -> Result<(), StoreError> {
-    sqlx::query!(
-        "INSERT OR REPLACE INTO host (id, machine_id, written_at) VALUES (1, ?, ?)",
-        machine_id,
-        now
-    )
-    .execute(db)
-    .await?;
-    Ok(())
+    execute!(db, "INSERT OR REPLACE INTO host (id, machine_id, written_at) VALUES (1, ?, ?)", machine_id, now)
 }
 
 /// Gives the database to another host: deletes the processes, the maintenance and the compute modes of the one before, and fails
@@ -33,41 +27,32 @@ pub async fn move_to(
 ) -> Result<(), StoreError> {
     put_machine_id(&mut *db, machine_id, now).await?;
     forget_other_boots(&mut *db, boot_id).await?;
-    sqlx::query!("DELETE FROM compute_modes WHERE boot_id <> ?", boot_id).execute(&mut *db).await?;
-    sqlx::query!("DELETE FROM maintenance").execute(&mut *db).await?;
+    execute!(db, "DELETE FROM compute_modes WHERE boot_id <> ?", boot_id)?;
+    execute!(db, "DELETE FROM maintenance")?;
     fail_unfinished(db, "requested on another machine, from which this database was copied", now).await
 }
 
 /// Fails every unfinished operation for this reason, and deletes all that would have continued it.
 pub async fn fail_unfinished(db: &mut SqliteConnection, error: &str, now: i64) -> Result<(), StoreError> {
-    sqlx::query!(
+    execute!(
+        db,
         "UPDATE operations SET state = 'failed', error = ?, finished_at = ? WHERE state IN ('pending', 'running')",
         error,
         now
-    )
-    .execute(&mut *db)
-    .await?;
-    sqlx::query!("DELETE FROM layout_changes").execute(&mut *db).await?;
+    )?;
+    execute!(db, "DELETE FROM layout_changes")?;
     replays::give_up(&mut *db, error, now).await?;
-    sqlx::query!("DELETE FROM operation_locks").execute(db).await?;
-    Ok(())
+    execute!(db, "DELETE FROM operation_locks")
 }
 
 /// Deletes the control processes and the leases of earlier boots, whose processes cannot live.
 ///
 /// The directories of an adopted or observed daemon stay known: its owner, or this manager, starts it there again.
 pub async fn forget_other_boots(db: &mut SqliteConnection, boot_id: &str) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM incarnations WHERE boot_id <> ? AND pipe_directory IS NULL", boot_id)
-        .execute(&mut *db)
-        .await?;
-    sqlx::query!(
-        "UPDATE incarnations SET pid = NULL, start_time = NULL, pipe_inode = NULL, pipe_birth_ns = NULL, applied_generation = 0
+    execute!(db, "DELETE FROM incarnations WHERE boot_id <> ? AND pipe_directory IS NULL", boot_id)?;
+    execute!(db, "UPDATE incarnations SET pid = NULL, start_time = NULL, pipe_inode = NULL, pipe_birth_ns = NULL, applied_generation = 0
          WHERE boot_id <> ?",
-        boot_id
-    )
-    .execute(&mut *db)
-    .await?;
-    sqlx::query!("DELETE FROM partition_leases WHERE boot_id <> ?", boot_id).execute(&mut *db).await?;
-    sqlx::query!("DELETE FROM leases WHERE boot_id <> ?", boot_id).execute(db).await?;
-    Ok(())
+        boot_id)?;
+    execute!(db, "DELETE FROM partition_leases WHERE boot_id <> ?", boot_id)?;
+    execute!(db, "DELETE FROM leases WHERE boot_id <> ?", boot_id)
 }

@@ -3,6 +3,7 @@
 use sqlx::SqliteConnection;
 
 use super::StoreError;
+use super::rows::execute;
 
 /// Time for which a key is kept: a day, in milliseconds.
 pub const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
@@ -38,20 +39,16 @@ pub async fn put(
     answer: &Remembered,
     now: i64,
 ) -> Result<(), StoreError> {
-    let oldest = now - REMEMBERED_MS;
-    let key = row_key(owner, key);
     let forget = "DELETE FROM idempotency_keys WHERE key IN (SELECT key FROM idempotency_keys WHERE created_at < ? LIMIT ?)";
-    sqlx::query(forget).bind(oldest).bind(FORGOTTEN).execute(&mut *db).await?;
-    sqlx::query!(
+    sqlx::query(forget).bind(now - REMEMBERED_MS).bind(FORGOTTEN).execute(&mut *db).await?;
+    execute!(
+        db,
         "INSERT INTO idempotency_keys (key, request_hash, response, created_at) VALUES (?, ?, ?, ?)",
-        key,
+        row_key(owner, key),
         answer.request_hash,
         answer.response,
         now
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// Combines a key with its owner; neither contains a line break, so different pairs give different names.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
 
-use super::{StoreError, from_json, parsed, to_json};
+use super::rows::{condition, execute};
+use super::values::{AsJson, AsText};
+use super::{StoreError, to_json};
 use crate::domain::client::ClientId;
 use crate::domain::event::{DomainEvent, EventTrigger, NewEvent};
 use crate::domain::incident::{
@@ -111,59 +113,48 @@ async fn of_daemon(
     daemon: &DaemonName,
     now: i64,
 ) -> Result<Vec<StoredIncident>, StoreError> {
-    let (daemon, since) = (daemon.as_str(), now - MEMORY_MS);
     // Each by its own index.
-    let rows = sqlx::query!(
-        r#"SELECT id AS "id!", content AS "content!" FROM (
+    let query = sqlx::query_as!(
+        StoredIncident,
+        r#"SELECT id AS "id!", content AS "incident!: AsJson<Incident>" FROM (
                SELECT id, content FROM incidents WHERE daemon = ?1 AND recovered_at IS NULL
                UNION ALL
                SELECT id, content FROM incidents INDEXED BY incidents_by_end WHERE recovered_at >= ?2 AND daemon = ?1
            ) ORDER BY id"#,
-        daemon,
-        since
-    )
-    .fetch_all(db)
-    .await?;
-    rows.into_iter().map(|row| stored(row.id, &row.content)).collect()
+        daemon.as_str(),
+        now - MEMORY_MS
+    );
+    Ok(query.fetch_all(db).await?)
 }
 
 async fn gpus(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec<GpuUuid>, StoreError> {
-    let daemon = daemon.as_str();
-    let rows = sqlx::query_scalar!("SELECT gpu FROM daemon_gpus WHERE daemon = ? ORDER BY gpu", daemon)
-        .fetch_all(db)
-        .await?;
-    rows.iter().map(|gpu| parsed("a GPU's UUID", GpuUuid::parse(gpu))).collect()
+    let query = sqlx::query!(
+        r#"SELECT gpu AS "gpu: AsText<GpuUuid>" FROM daemon_gpus WHERE daemon = ? ORDER BY gpu"#,
+        daemon.as_str()
+    );
+    Ok(query.map(|row| row.gpu.0).fetch_all(db).await?)
 }
 
 async fn connected(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec<ClientId>, StoreError> {
-    let daemon = daemon.as_str();
-    let rows = sqlx::query!("SELECT pid, start_time FROM connected_clients WHERE daemon = ?", daemon)
-        .fetch_all(db)
-        .await?;
-    let client = |pid: i64, start_time: i64| {
-        let pid = parsed("a process ID", u32::try_from(pid))?;
-        Ok(ClientId { pid, start_time: start_time.cast_unsigned() })
-    };
-    rows.into_iter().map(|row| client(row.pid, row.start_time)).collect()
-}
-
-fn stored(id: i64, content: &str) -> Result<StoredIncident, StoreError> {
-    Ok(StoredIncident { id, incident: from_json("an incident", content)? })
+    let query = sqlx::query_as!(
+        ClientId,
+        r#"SELECT pid AS "pid: u32", start_time AS "start_time: u64" FROM connected_clients WHERE daemon = ?"#,
+        daemon.as_str()
+    );
+    Ok(query.fetch_all(db).await?)
 }
 
 async fn insert(db: &mut SqliteConnection, incident: &Incident, first_event: i64) -> Result<i64, StoreError> {
-    let (kind, severity) = (incident.kind.as_str(), incident.kind.severity().number());
-    let (daemon, content) = (incident.daemon.as_str(), to_json(incident));
     let id = sqlx::query!(
         "INSERT INTO incidents (kind, severity, daemon, opened_at, recovered_at, first_event, content)
          VALUES (?, ?, ?, ?, ?, ?, ?)",
-        kind,
-        severity,
-        daemon,
+        incident.kind.as_str(),
+        incident.kind.severity().number(),
+        incident.daemon.as_str(),
         incident.opened_at,
         incident.recovered_at,
         first_event,
-        content
+        to_json(incident)
     )
     .execute(&mut *db)
     .await?
@@ -173,19 +164,16 @@ async fn insert(db: &mut SqliteConnection, incident: &Incident, first_event: i64
 }
 
 async fn update(db: &mut SqliteConnection, id: i64, incident: &Incident) -> Result<(), StoreError> {
-    let (kind, severity) = (incident.kind.as_str(), incident.kind.severity().number());
-    let (content, acknowledged_at) = (to_json(incident), incident.acknowledged.as_ref().map(|one| one.at));
-    sqlx::query!(
+    execute!(
+        db,
         "UPDATE incidents SET kind = ?, severity = ?, recovered_at = ?, acknowledged_at = ?, content = ? WHERE id = ?",
-        kind,
-        severity,
+        incident.kind.as_str(),
+        incident.kind.severity().number(),
         incident.recovered_at,
-        acknowledged_at,
-        content,
+        incident.acknowledged.as_ref().map(|one| one.at),
+        to_json(incident),
         id
-    )
-    .execute(&mut *db)
-    .await?;
+    )?;
     put_subjects(db, id, incident).await
 }
 
@@ -193,24 +181,25 @@ async fn put_subjects(db: &mut SqliteConnection, id: i64, incident: &Incident) -
     let gpus = incident.gpus.iter().map(|gpu| ("gpu", gpu.as_str().to_owned()));
     let tenants = incident.tenants().into_iter().map(|tenant| ("tenant", tenant.to_string()));
     for (kind, name) in gpus.chain(tenants) {
-        sqlx::query!(
+        execute!(
+            db,
             "INSERT OR IGNORE INTO incident_subjects (incident, kind, name) VALUES (?, ?, ?)",
             id,
             kind,
             name
-        )
-        .execute(&mut *db)
-        .await?;
+        )?;
     }
     Ok(())
 }
 
 /// The incident of that number, with the event that opened it.
 pub async fn get(db: &mut SqliteConnection, id: i64) -> Result<Option<(StoredIncident, i64)>, StoreError> {
-    let row = sqlx::query!("SELECT content, first_event FROM incidents WHERE id = ?", id)
-        .fetch_optional(db)
-        .await?;
-    row.map(|row| Ok((stored(id, &row.content)?, row.first_event))).transpose()
+    let query = sqlx::query!(
+        r#"SELECT content AS "incident: AsJson<Incident>", first_event FROM incidents WHERE id = ?"#,
+        id
+    );
+    let found = query.map(|row| (StoredIncident { id, incident: row.incident.0 }, row.first_event));
+    Ok(found.fetch_optional(db).await?)
 }
 
 /// Records that an incident was acknowledged.
@@ -226,8 +215,6 @@ pub async fn acknowledge(
 }
 
 /// Up to `limit` incidents that are requested, newest first, from the one before `before`.
-///
-/// Written out for the filters that are set, so that SQLite may choose an index by it.
 pub async fn page(
     db: &mut SqliteConnection,
     filter: &IncidentFilter,
@@ -235,13 +222,23 @@ pub async fn page(
     limit: i64,
 ) -> Result<Vec<StoredIncident>, StoreError> {
     let mut query = QueryBuilder::<Sqlite>::new("SELECT id, content FROM incidents WHERE true");
-    if let Some(before) = before {
-        query.push(" AND id < ").push_bind(before);
-    }
+    condition(&mut query, "id < ?", before);
     push_conditions(&mut query, filter);
     query.push(" ORDER BY id DESC LIMIT ").push_bind(limit);
+    found(db, query).await
+}
+
+/// The incidents that a query finds, in its order.
+async fn found(
+    db: &mut SqliteConnection,
+    mut query: QueryBuilder<Sqlite>,
+) -> Result<Vec<StoredIncident>, StoreError> {
     let rows = query.build().fetch_all(db).await?;
-    rows.iter().map(|row| stored(row.try_get("id")?, row.try_get("content")?)).collect()
+    rows.iter()
+        .map(|row| {
+            Ok(StoredIncident { id: row.try_get("id")?, incident: row.try_get::<AsJson<_>, _>("content")?.0 })
+        })
+        .collect()
 }
 
 /// Returns up to `limit` of the requested incidents, the most important first: open ones, then by severity, then the newest.
@@ -253,8 +250,7 @@ pub async fn worst(
     let mut query = QueryBuilder::<Sqlite>::new("SELECT id, content FROM incidents WHERE true");
     push_conditions(&mut query, filter);
     query.push(" ORDER BY recovered_at IS NOT NULL, severity DESC, id DESC LIMIT ").push_bind(limit);
-    let rows = query.build().fetch_all(db).await?;
-    rows.iter().map(|row| stored(row.try_get("id")?, row.try_get("content")?)).collect()
+    found(db, query).await
 }
 
 /// Counts the requested incidents, and the open ones among them.
@@ -269,73 +265,45 @@ pub async fn count(db: &mut SqliteConnection, filter: &IncidentFilter) -> Result
 }
 
 fn push_conditions(query: &mut QueryBuilder<Sqlite>, filter: &IncidentFilter) {
-    match filter.state {
-        Some(IncidentState::Open) => {
-            query.push(" AND recovered_at IS NULL");
-        }
-        Some(IncidentState::Recovered) => {
-            query.push(" AND recovered_at IS NOT NULL");
-        }
-        None => {}
-    }
-    match filter.acknowledged {
-        Some(true) => {
-            query.push(" AND acknowledged_at IS NOT NULL");
-        }
-        Some(false) => {
-            query.push(" AND acknowledged_at IS NULL");
-        }
-        None => {}
-    }
-    if let Some(kind) = filter.kind {
-        query.push(" AND kind = ").push_bind(kind.as_str());
-    }
-    if let Some(daemon) = &filter.daemon {
-        query.push(" AND daemon = ").push_bind(daemon.as_str().to_owned());
-    }
-    let subjects = [
-        ("tenant", filter.tenant.as_ref().map(ToString::to_string)),
-        ("gpu", filter.gpu.as_ref().map(ToString::to_string)),
-    ];
-    for (kind, name) in subjects {
-        if let Some(name) = name {
-            query.push(format!(
-                " AND id IN (SELECT incident FROM incident_subjects WHERE kind = '{kind}' AND name = "
-            ));
-            query.push_bind(name).push(")");
-        }
-    }
-    if let Some(since) = filter.since {
-        query.push(" AND (recovered_at IS NULL OR recovered_at >= ").push_bind(since).push(")");
-    }
-    if let Some(since) = filter.current_since {
-        query.push(" AND (recovered_at IS NULL OR (acknowledged_at IS NULL AND recovered_at >= ");
-        query.push_bind(since).push("))");
-    }
-    if let Some(from) = filter.from_event {
-        query.push(" AND first_event >= ").push_bind(from);
-    }
+    query.push(match filter.state {
+        Some(IncidentState::Open) => " AND recovered_at IS NULL",
+        Some(IncidentState::Recovered) => " AND recovered_at IS NOT NULL",
+        None => "",
+    });
+    query.push(match filter.acknowledged {
+        Some(true) => " AND acknowledged_at IS NOT NULL",
+        Some(false) => " AND acknowledged_at IS NULL",
+        None => "",
+    });
+    condition(query, "kind = ?", filter.kind.map(IncidentKind::as_str));
+    condition(query, "daemon = ?", filter.daemon.as_ref().map(DaemonName::as_str));
+    let subjects = "id IN (SELECT incident FROM incident_subjects WHERE";
+    let (tenant, gpu) =
+        (filter.tenant.as_ref().map(TenantName::as_str), filter.gpu.as_ref().map(GpuUuid::as_str));
+    condition(query, &format!("{subjects} kind = 'tenant' AND name = ?)"), tenant);
+    condition(query, &format!("{subjects} kind = 'gpu' AND name = ?)"), gpu);
+    condition(query, "(recovered_at IS NULL OR recovered_at >= ?)", filter.since);
+    let current = "(recovered_at IS NULL OR (acknowledged_at IS NULL AND recovered_at >= ?))";
+    condition(query, current, filter.current_since);
+    condition(query, "first_event >= ?", filter.from_event);
 }
 
 /// Counts the open incidents by kind.
 pub async fn open_by_kind(db: &mut SqliteConnection) -> Result<BTreeMap<IncidentKind, u64>, StoreError> {
-    let rows = sqlx::query!(
-        r#"SELECT kind AS "kind!", count(*) AS "count!: i64" FROM incidents WHERE recovered_at IS NULL GROUP BY kind"#
-    )
-    .fetch_all(db)
-    .await?;
-    let count =
-        |kind: &str, count: i64| Ok((parsed("a kind of incident", kind.parse())?, count.cast_unsigned()));
-    rows.into_iter().map(|row| count(&row.kind, row.count)).collect()
+    let query = sqlx::query!(
+        r#"SELECT kind AS "kind!: AsText<IncidentKind>", count(*) AS "count!: u64"
+           FROM incidents WHERE recovered_at IS NULL GROUP BY kind"#
+    );
+    Ok(query.map(|row| (row.kind.0, row.count)).fetch_all(db).await?.into_iter().collect())
 }
 
 /// The open incidents, oldest first.
 pub async fn open(db: &mut SqliteConnection) -> Result<Vec<StoredIncident>, StoreError> {
-    let rows =
-        sqlx::query!(r#"SELECT id AS "id!", content FROM incidents WHERE recovered_at IS NULL ORDER BY id"#)
-            .fetch_all(db)
-            .await?;
-    rows.into_iter().map(|row| stored(row.id, &row.content)).collect()
+    let query = sqlx::query_as!(
+        StoredIncident,
+        r#"SELECT id AS "id!", content AS "incident: AsJson<Incident>" FROM incidents WHERE recovered_at IS NULL ORDER BY id"#
+    );
+    Ok(query.fetch_all(db).await?)
 }
 
 /// Deletes incidents that ended before a time, and the oldest ended ones beyond [`KEPT`], up to `most`; returns their number.

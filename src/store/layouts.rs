@@ -3,49 +3,28 @@
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::{StoreError, events, from_json, parsed, probe_results, rows, to_json};
+use super::rows::execute;
+use super::values::{AsJson, AsText};
+use super::{StoreError, events, probe_results, to_json};
 use crate::domain::daemon::Daemon;
 use crate::domain::event::{DomainEvent, EventCause};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::{
-    ActiveLayout, AppliedLayout, DesiredLayout, DesiredShares, LayoutChange,
+    ActiveLayout, AppliedLayout, DesiredLayout, DesiredShares, LayoutChange, PartitionIdSource, Previous,
 };
-use crate::domain::layout::{Enforcement, Layout, Version, VersionRef, percentage};
+use crate::domain::layout::{Enforcement, GpuMap, Layout, Version, VersionRef, percentage, record};
 use crate::domain::{DaemonName, LayoutName};
 
 /// Reads versions of layouts, by the rest of a statement and its values.
 macro_rules! select {
     ($rest:tt $(, $value:expr)*) => {
         sqlx::query_as!(
-            VersionRow,
-            r#"SELECT layout, version, content, author, note, created_at FROM layout_versions "# + $rest
+            Version,
+            r#"SELECT layout AS "name: AsText<LayoutName>", version AS "version: u32", content AS "layout: AsJson<Layout>", author,
+                note, created_at FROM layout_versions AS newest "# + $rest
             $(, $value)*
         )
     };
-}
-
-struct VersionRow {
-    layout: String,
-    version: i64,
-    content: String,
-    author: String,
-    note: Option<String>,
-    created_at: i64,
-}
-
-impl TryFrom<VersionRow> for Version {
-    type Error = StoreError;
-
-    fn try_from(row: VersionRow) -> Result<Self, StoreError> {
-        Ok(Self {
-            name: parsed("a layout's name", LayoutName::parse(&row.layout))?,
-            version: parsed("a layout's version", u32::try_from(row.version))?,
-            layout: from_json("a layout", &row.content)?,
-            author: row.author,
-            note: row.note,
-            created_at: row.created_at,
-        })
-    }
 }
 
 /// A version that is to be written.
@@ -63,27 +42,25 @@ pub struct NewVersion<'v> {
 
 /// The newest version of a layout.
 pub async fn newest(db: &mut SqliteConnection, name: &LayoutName) -> Result<Option<Version>, StoreError> {
-    let name = name.as_str();
-    rows::one(db, select!("WHERE layout = ? ORDER BY version DESC LIMIT 1", name)).await
+    let query = select!("WHERE layout = ? ORDER BY version DESC LIMIT 1", name.as_str());
+    Ok(query.fetch_optional(db).await?)
 }
 
 /// One version of a layout.
 pub async fn version(db: &mut SqliteConnection, wanted: &VersionRef) -> Result<Option<Version>, StoreError> {
-    let (name, number) = (wanted.name.as_str(), i64::from(wanted.version));
-    rows::one(db, select!("WHERE layout = ? AND version = ?", name, number)).await
+    let query = select!("WHERE layout = ? AND version = ?", wanted.name.as_str(), wanted.version);
+    Ok(query.fetch_optional(db).await?)
 }
 
 /// Up to `limit` layouts by name, each in its newest version, from the one after `after`.
 pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<Vec<Version>, StoreError> {
-    let query = sqlx::query_as!(
-        VersionRow,
-        r#"SELECT layout, version AS "version!: i64", content, author, note, created_at FROM layout_versions AS newest
-           WHERE layout > ?1 AND version = (SELECT max(version) FROM layout_versions WHERE layout = newest.layout)
-           ORDER BY layout LIMIT ?2"#,
+    let query = select!(
+        "WHERE layout > ?1 AND version = (SELECT max(version) FROM layout_versions WHERE layout = newest.layout)
+           ORDER BY layout LIMIT ?2",
         after,
         limit
     );
-    rows::all(db, query).await
+    Ok(query.fetch_all(db).await?)
 }
 
 /// The last row of any version; 0 before the first. Rows are added and removed, and never changed.
@@ -94,15 +71,7 @@ pub async fn last_row(db: &mut SqliteConnection) -> Result<i64, StoreError> {
 
 /// The versions that were written after a row, in their order.
 pub async fn written_after(db: &mut SqliteConnection, row: i64) -> Result<Vec<Version>, StoreError> {
-    let query = "SELECT layout, version FROM layout_versions WHERE rowid > ? ORDER BY rowid";
-    let found: Vec<(String, u32)> = sqlx::query_as(query).bind(row).fetch_all(&mut *db).await?;
-    let mut versions = Vec::with_capacity(found.len());
-    for (name, number) in found {
-        let wanted =
-            VersionRef { name: parsed("a layout's name", LayoutName::parse(&name))?, version: number };
-        versions.extend(version(&mut *db, &wanted).await?);
-    }
-    Ok(versions)
+    Ok(select!("WHERE rowid > ? ORDER BY rowid", row).fetch_all(db).await?)
 }
 
 /// Up to `limit` versions of a layout, the newest first, from the one before `before`.
@@ -112,19 +81,23 @@ pub async fn versions(
     before: Option<u32>,
     limit: i64,
 ) -> Result<Vec<Version>, StoreError> {
-    let (name, before) = (name.as_str(), before.map_or(i64::MAX, i64::from));
-    rows::all(
-        db,
-        select!("WHERE layout = ? AND version < ? ORDER BY version DESC LIMIT ?", name, before, limit),
-    )
-    .await
+    let before = before.map_or(i64::MAX, i64::from);
+    let query = select!(
+        "WHERE layout = ? AND version < ? ORDER BY version DESC LIMIT ?",
+        name.as_str(),
+        before,
+        limit
+    );
+    Ok(query.fetch_all(db).await?)
 }
 
 /// The number that the next version of a layout has: 1, or one more than any that it ever had.
 pub async fn next_number(db: &mut SqliteConnection, name: &LayoutName) -> Result<u32, StoreError> {
-    let name = name.as_str();
-    let highest = sqlx::query_scalar!("SELECT version FROM layout_counters WHERE layout = ?", name);
-    parsed("a layout's version", u32::try_from(highest.fetch_optional(db).await?.unwrap_or(0) + 1))
+    let highest = sqlx::query_scalar!(
+        r#"SELECT version AS "version: u32" FROM layout_counters WHERE layout = ?"#,
+        name.as_str()
+    );
+    Ok(highest.fetch_optional(db).await?.unwrap_or(0) + 1)
 }
 
 /// Writes a version with the next number; returns that number.
@@ -135,25 +108,25 @@ pub async fn put(
     now: i64,
 ) -> Result<u32, StoreError> {
     let number = next_number(&mut *db, name).await?;
-    let (layout, name, content) = (name, name.as_str(), to_json(new.layout));
-    let provenance = new.provenance.map(to_json);
-    sqlx::query!("INSERT INTO layouts (name, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING", name, now)
-        .execute(&mut *db)
-        .await?;
-    sqlx::query!(
+    execute!(
+        db,
+        "INSERT INTO layouts (name, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        name.as_str(),
+        now
+    )?;
+    execute!(
+        db,
         "INSERT INTO layout_versions (layout, version, content, author, note, created_at, provenance)
          VALUES (?, ?, ?, ?, ?, ?, ?)",
-        name,
+        name.as_str(),
         number,
-        content,
+        to_json(new.layout),
         new.author,
         new.note,
         now,
-        provenance
-    )
-    .execute(&mut *db)
-    .await?;
-    let event = DomainEvent::LayoutVersionWritten { layout: layout.clone(), version: number };
+        new.provenance.map(to_json)
+    )?;
+    let event = DomainEvent::LayoutVersionWritten { layout: name.clone(), version: number };
     let by = EventCause::Actor { subject: new.author.to_owned() };
     events::append(db, &event.because(by), now).await?;
     Ok(number)
@@ -164,24 +137,20 @@ pub async fn provenance(
     db: &mut SqliteConnection,
     wanted: &VersionRef,
 ) -> Result<Option<serde_json::Value>, StoreError> {
-    let (name, number) = (wanted.name.as_str(), i64::from(wanted.version));
-    let row = sqlx::query_scalar!(
-        "SELECT provenance FROM layout_versions WHERE layout = ? AND version = ?",
-        name,
-        number
+    let query = sqlx::query_scalar!(
+        r#"SELECT provenance AS "provenance: AsJson<serde_json::Value>" FROM layout_versions WHERE layout = ? AND version = ?"#,
+        wanted.name.as_str(),
+        wanted.version
     );
-    let text = row.fetch_optional(db).await?.flatten();
-    text.map(|text| from_json("where a layout came from", &text)).transpose()
+    Ok(query.fetch_optional(db).await?.flatten().map(|provenance| provenance.0))
 }
 
 /// Deletes a layout with all its versions and the records about it.
 ///
 /// The caller has made sure that no daemon names it and no operation waits for it.
 pub async fn delete(db: &mut SqliteConnection, name: &LayoutName) -> Result<(), StoreError> {
-    let name = name.as_str();
-    sqlx::query!("DELETE FROM applied_layouts WHERE layout = ?", name).execute(&mut *db).await?;
-    sqlx::query!("DELETE FROM layouts WHERE name = ?", name).execute(db).await?;
-    Ok(())
+    execute!(db, "DELETE FROM applied_layouts WHERE layout = ?", name.as_str())?;
+    execute!(db, "DELETE FROM layouts WHERE name = ?", name.as_str())
 }
 
 /// Returns the record of a daemon's layout: the partition IDs that its steps gave.
@@ -189,25 +158,19 @@ pub async fn applied(
     db: &mut SqliteConnection,
     daemon: &DaemonName,
 ) -> Result<Option<AppliedLayout>, StoreError> {
-    let daemon = daemon.as_str();
-    let row = sqlx::query!(
-        "SELECT layout, version, gpu_map, record, source FROM applied_layouts WHERE daemon = ?",
-        daemon
+    let query = sqlx::query!(
+        r#"SELECT layout AS "name: AsText<LayoutName>", version AS "version: u32", gpu_map AS "gpu_map: AsJson<GpuMap>",
+               record AS "record: AsJson<record::Record>", source AS "source: AsText<PartitionIdSource>"
+           FROM applied_layouts WHERE daemon = ?"#,
+        daemon.as_str()
     );
-    row.fetch_optional(db)
-        .await?
-        .map(|row| {
-            Ok(AppliedLayout {
-                version: VersionRef {
-                    name: parsed("a layout's name", LayoutName::parse(&row.layout))?,
-                    version: parsed("a layout's version", u32::try_from(row.version))?,
-                },
-                gpu_map: from_json("a map of GPUs", &row.gpu_map)?,
-                record: from_json("what a layout gave", &row.record)?,
-                source: from_json("where IDs came from", &format!("\"{}\"", row.source))?,
-            })
-        })
-        .transpose()
+    let applied = query.map(|row| AppliedLayout {
+        version: VersionRef { name: row.name.0, version: row.version },
+        gpu_map: row.gpu_map.0,
+        record: row.record.0,
+        source: row.source.0,
+    });
+    Ok(applied.fetch_optional(db).await?)
 }
 
 /// Writes the record of a daemon's layout, or deletes it.
@@ -217,28 +180,21 @@ pub async fn put_applied(
     applied: Option<&AppliedLayout>,
     now: i64,
 ) -> Result<(), StoreError> {
-    let daemon = daemon.as_str();
     let Some(applied) = applied else {
-        sqlx::query!("DELETE FROM applied_layouts WHERE daemon = ?", daemon).execute(db).await?;
-        return Ok(());
+        return execute!(db, "DELETE FROM applied_layouts WHERE daemon = ?", daemon.as_str());
     };
-    let (layout, version) = (applied.version.name.as_str(), i64::from(applied.version.version));
-    let (gpu_map, record, source) =
-        (to_json(&applied.gpu_map), to_json(&applied.record), applied.source.as_str());
-    sqlx::query!(
+    execute!(
+        db,
         "INSERT OR REPLACE INTO applied_layouts (daemon, layout, version, gpu_map, record, source, at)
          VALUES (?, ?, ?, ?, ?, ?, ?)",
-        daemon,
-        layout,
-        version,
-        gpu_map,
-        record,
-        source,
+        daemon.as_str(),
+        applied.version.name.as_str(),
+        applied.version.version,
+        to_json(&applied.gpu_map),
+        to_json(&applied.record),
+        applied.source.as_str(),
         now
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// The change of a daemon's layout that is under way, and the operation that makes it.
@@ -246,21 +202,14 @@ pub async fn change(
     db: &mut SqliteConnection,
     daemon: &DaemonName,
 ) -> Result<Option<(Uuid, LayoutChange)>, StoreError> {
-    let daemon = daemon.as_str();
-    let row = sqlx::query!(
-        r#"SELECT operation AS "operation!", previous, recreate AS "recreate: bool" FROM layout_changes WHERE daemon = ?"#,
-        daemon
+    let query = sqlx::query!(
+        r#"SELECT operation AS "operation!: AsText<Uuid>", previous AS "previous: AsJson<Previous>", recreate AS "recreate: bool"
+           FROM layout_changes WHERE daemon = ?"#,
+        daemon.as_str()
     );
-    row.fetch_optional(db)
-        .await?
-        .map(|row| {
-            let change = LayoutChange {
-                previous: from_json("what a layout takes the place of", &row.previous)?,
-                recreate: row.recreate,
-            };
-            Ok((parsed("an operation's ID", row.operation.parse())?, change))
-        })
-        .transpose()
+    let change =
+        query.map(|row| (row.operation.0, LayoutChange { previous: row.previous.0, recreate: row.recreate }));
+    Ok(change.fetch_optional(db).await?)
 }
 
 /// Writes a change of a daemon's layout, in place of an earlier one of the same operation.
@@ -270,18 +219,14 @@ pub async fn put_change(
     daemon: &DaemonName,
     change: &LayoutChange,
 ) -> Result<(), StoreError> {
-    let (operation, daemon) = (operation.to_string(), daemon.as_str());
-    let previous = to_json(&change.previous);
-    sqlx::query!(
+    execute!(
+        db,
         "INSERT OR REPLACE INTO layout_changes (operation, daemon, previous, recreate) VALUES (?, ?, ?, ?)",
-        operation,
-        daemon,
-        previous,
+        operation.to_string(),
+        daemon.as_str(),
+        to_json(&change.previous),
         change.recreate
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// The layout of a daemon as its driver applies it; `None` for a daemon without one.

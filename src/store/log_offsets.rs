@@ -3,6 +3,7 @@
 use sqlx::SqliteConnection;
 
 use super::StoreError;
+use super::rows::execute;
 use crate::domain::{DaemonName, FilePlace, Inode};
 
 /// Writes the offset up to which the server.log of a daemon was read; nothing for a deleted daemon.
@@ -11,30 +12,26 @@ pub async fn put(
     daemon: &DaemonName,
     offset: FilePlace,
 ) -> Result<(), StoreError> {
-    let (daemon, inode) = (daemon.as_str(), offset.inode.number.cast_signed());
-    let read_offset = offset.offset.cast_signed();
-    sqlx::query!(
+    execute!(
+        db,
         "INSERT OR REPLACE INTO log_offsets (daemon, inode, inode_birth_ns, read_offset)
          SELECT name, ?2, ?3, ?4 FROM daemons WHERE name = ?1",
-        daemon,
-        inode,
+        daemon.as_str(),
+        offset.inode.number.cast_signed(),
         offset.inode.born,
-        read_offset
+        offset.offset.cast_signed()
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// Returns the offset up to which the server.log of a daemon was read.
 pub async fn get(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Option<FilePlace>, StoreError> {
-    let daemon = daemon.as_str();
-    let row =
-        sqlx::query!("SELECT inode, inode_birth_ns, read_offset FROM log_offsets WHERE daemon = ?", daemon)
-            .fetch_optional(db)
-            .await?;
-    Ok(row.map(|row| FilePlace {
+    let query = sqlx::query!(
+        "SELECT inode, inode_birth_ns, read_offset FROM log_offsets WHERE daemon = ?",
+        daemon.as_str()
+    );
+    let offset = query.map(|row| FilePlace {
         inode: Inode { number: row.inode.cast_unsigned(), born: row.inode_birth_ns },
         offset: row.read_offset.cast_unsigned(),
-    }))
+    });
+    Ok(offset.fetch_optional(db).await?)
 }

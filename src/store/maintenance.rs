@@ -3,62 +3,54 @@
 use std::path::Path;
 
 use sqlx::{Connection as _, SqliteConnection};
+use uuid::Uuid;
 
-use super::{StoreError, from_json, parsed, schema, to_json};
+use super::rows::execute;
+use super::values::{AsJson, AsText};
+use super::{StoreError, schema, to_json};
+use crate::domain::GpuUuid;
 use crate::domain::maintenance::{Maintenance, MaintenanceState};
 
 /// The maintenance, if there is one.
 pub async fn get(db: &mut SqliteConnection) -> Result<Option<Maintenance>, StoreError> {
-    let row =
-        sqlx::query!("SELECT operation, state, gpus, since FROM maintenance").fetch_optional(db).await?;
-    row.map(|row| {
-        Ok(Maintenance {
-            operation: parsed("an operation's ID", row.operation.parse())?,
-            state: from_json("a maintenance's state", &format!("\"{}\"", row.state))?,
-            gpus: from_json("a maintenance's GPUs", &row.gpus)?,
-            since: row.since,
-        })
-    })
-    .transpose()
+    let query = sqlx::query_as!(
+        Maintenance,
+        r#"SELECT operation AS "operation: AsText<Uuid>", state AS "state: AsText<MaintenanceState>",
+               gpus AS "gpus: AsJson<Vec<GpuUuid>>", since FROM maintenance"#
+    );
+    Ok(query.fetch_optional(db).await?)
 }
 
 /// Writes the state of the maintenance in place of the one before; the inventory stays.
 pub async fn put(db: &mut SqliteConnection, maintenance: &Maintenance) -> Result<(), StoreError> {
-    let (operation, state) = (maintenance.operation.to_string(), maintenance.state.as_str());
-    let gpus = to_json(&maintenance.gpus);
-    sqlx::query!(
+    execute!(
+        db,
         "INSERT INTO maintenance (id, operation, state, gpus, since) VALUES (1, ?, ?, ?, ?)
          ON CONFLICT (id) DO UPDATE SET state = excluded.state",
-        operation,
-        state,
-        gpus,
+        maintenance.operation.to_string(),
+        maintenance.state.as_str(),
+        to_json(&maintenance.gpus),
         maintenance.since
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// Writes that the driver is unloaded, with the inventory that is shown meanwhile.
 pub async fn put_active(db: &mut SqliteConnection, inventory: &str) -> Result<(), StoreError> {
     let state = MaintenanceState::Active.as_str();
-    sqlx::query!("UPDATE maintenance SET state = ?, inventory = ?", state, inventory).execute(db).await?;
-    Ok(())
+    execute!(db, "UPDATE maintenance SET state = ?, inventory = ?", state, inventory)
 }
 
 /// Forgets the maintenance: it is over.
 pub async fn delete(db: &mut SqliteConnection) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM maintenance").execute(db).await?;
-    Ok(())
+    execute!(db, "DELETE FROM maintenance")
 }
 
 /// The inventory that is shown while the driver is unloaded; `None` while the driver is queried, and for another machine's
 /// maintenance.
 pub async fn inventory(db: &mut SqliteConnection, machine_id: &str) -> Result<Option<String>, StoreError> {
-    let active = MaintenanceState::Active.as_str();
     let row = sqlx::query_scalar!(
         "SELECT inventory FROM maintenance WHERE state = ? AND (SELECT machine_id FROM host) = ?",
-        active,
+        MaintenanceState::Active.as_str(),
         machine_id
     );
     Ok(row.fetch_optional(db).await?.flatten())

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 
 use sqlx::SqliteConnection;
 
-use super::leases::{columns, holder};
-use super::{StoreError, parsed};
+use super::StoreError;
+use super::leases::columns;
+use super::rows::execute;
+use super::values::AsText;
 use crate::domain::client::ClientId;
 use crate::domain::partitions::PartitionRef;
 use crate::domain::{GpuUuid, PartitionId, TenantName};
@@ -28,24 +30,19 @@ const NO_TENANT: &str = "";
 
 /// All of this boot.
 pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<PartitionLease>, StoreError> {
-    let rows = sqlx::query!(
-        "SELECT pid, start_time, gpu, partition_id, tenant FROM partition_leases WHERE boot_id = ? ORDER BY pid",
+    let query = sqlx::query!(
+        r#"SELECT pid AS "pid: u32", start_time AS "start_time: u64", gpu AS "gpu: AsText<GpuUuid>",
+               partition_id AS "id: AsText<PartitionId>", nullif(tenant, ?) AS "tenant: AsText<TenantName>"
+           FROM partition_leases WHERE boot_id = ? ORDER BY pid"#,
+        NO_TENANT,
         boot_id
     );
-    let read = rows.fetch_all(db).await?.into_iter().map(|row| {
-        Ok(PartitionLease {
-            holder: holder(row.pid, row.start_time)?,
-            partition: PartitionRef {
-                gpu: parsed("a GPU's UUID", GpuUuid::parse(&row.gpu))?,
-                id: parsed("a partition's ID", PartitionId::parse(&row.partition_id))?,
-            },
-            tenant: match row.tenant.as_str() {
-                NO_TENANT => None,
-                name => Some(parsed("a tenant's name", TenantName::parse(name))?),
-            },
-        })
+    let lease = query.map(|row| PartitionLease {
+        holder: ClientId { pid: row.pid, start_time: row.start_time },
+        partition: PartitionRef { gpu: row.gpu.0, id: row.id.0 },
+        tenant: row.tenant.map(|tenant| tenant.0),
     });
-    read.collect()
+    Ok(lease.fetch_all(db).await?)
 }
 
 /// The processes of this boot that were started in each partition, whether they live or not.
@@ -68,54 +65,38 @@ pub async fn put(
     now: i64,
 ) -> Result<(), StoreError> {
     let (pid, start_time) = columns(lease.holder);
-    let (gpu, id) = (lease.partition.gpu.as_str(), lease.partition.id.as_str());
-    let tenant = lease.tenant.as_ref().map_or(NO_TENANT, TenantName::as_str);
-    sqlx::query!(
-        "INSERT OR REPLACE INTO partition_leases (pid, start_time, boot_id, gpu, partition_id, tenant, created_at)
+    execute!(db, "INSERT OR REPLACE INTO partition_leases (pid, start_time, boot_id, gpu, partition_id, tenant, created_at)
          VALUES (?, ?, ?, ?, ?, ?, ?)",
         pid,
         start_time,
         boot_id,
-        gpu,
-        id,
-        tenant,
-        now
-    )
-    .execute(db)
-    .await?;
-    Ok(())
+        lease.partition.gpu.as_str(),
+        lease.partition.id.as_str(),
+        lease.tenant.as_ref().map_or(NO_TENANT, TenantName::as_str),
+        now)
 }
 
 /// Deletes the leases of a process that is gone.
 pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), StoreError> {
     let (pid, start_time) = columns(holder);
-    sqlx::query!("DELETE FROM partition_leases WHERE pid = ? AND start_time = ?", pid, start_time)
-        .execute(db)
-        .await?;
-    Ok(())
+    execute!(db, "DELETE FROM partition_leases WHERE pid = ? AND start_time = ?", pid, start_time)
 }
 
 /// Takes the tenant from the leases of a process: it lives, and is no longer its tenant's.
 pub async fn disown_holder(db: &mut SqliteConnection, holder: ClientId) -> Result<(), StoreError> {
     let (pid, start_time) = columns(holder);
-    sqlx::query!(
+    execute!(
+        db,
         "UPDATE partition_leases SET tenant = ? WHERE pid = ? AND start_time = ?",
         NO_TENANT,
         pid,
         start_time
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// Takes a tenant from its leases: it is deleted, and another may get its name.
 pub async fn disown(db: &mut SqliteConnection, tenant: &TenantName) -> Result<(), StoreError> {
-    let tenant = tenant.as_str();
-    sqlx::query!("UPDATE partition_leases SET tenant = ? WHERE tenant = ?", NO_TENANT, tenant)
-        .execute(db)
-        .await?;
-    Ok(())
+    execute!(db, "UPDATE partition_leases SET tenant = ? WHERE tenant = ?", NO_TENANT, tenant.as_str())
 }
 
 #[cfg(test)]

@@ -2,16 +2,20 @@
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, daemons, from_json, layouts, parsed, to_json};
+use super::rows::execute;
+use super::values::AsJson;
+use super::{StoreError, daemons, layouts, parsed, to_json};
 use crate::domain::DaemonName;
 use crate::domain::layout::active::AppliedLayout;
 use crate::domain::layout::record::PartitionRun;
 
 /// Returns the last record of a daemon's partitions.
 pub async fn run(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Option<PartitionRun>, StoreError> {
-    let daemon = daemon.as_str();
-    let text = sqlx::query_scalar!("SELECT run FROM partition_runs WHERE daemon = ?", daemon);
-    text.fetch_optional(db).await?.map(|text| from_json("what was done to partitions", &text)).transpose()
+    let run = sqlx::query_scalar!(
+        r#"SELECT run AS "run: AsJson<PartitionRun>" FROM partition_runs WHERE daemon = ?"#,
+        daemon.as_str()
+    );
+    Ok(run.fetch_optional(db).await?.map(|run| run.0))
 }
 
 /// Writes the record of a daemon's partitions; nothing for a deleted daemon.
@@ -23,15 +27,13 @@ pub async fn put_run(
     run: &PartitionRun,
     now: i64,
 ) -> Result<(), StoreError> {
-    let (key, json) = (name.as_str(), to_json(run));
-    sqlx::query!(
+    execute!(
+        db,
         "INSERT OR REPLACE INTO partition_runs (daemon, run, written_at) SELECT name, ?2, ?3 FROM daemons WHERE name = ?1",
-        key,
-        json,
+        name.as_str(),
+        to_json(run),
         now
-    )
-    .execute(&mut *db)
-    .await?;
+    )?;
     let Some(active) = daemons::get(&mut *db, name).await?.and_then(|daemon| daemon.spec.layout) else {
         return Ok(());
     };

@@ -4,19 +4,21 @@ use std::collections::BTreeMap;
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, from_json, parsed, to_json};
+use super::rows::execute;
+use super::values::{AsJson, AsText};
+use super::{StoreError, to_json};
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::VersionRef;
 use crate::domain::layout::active::ProvenLayout;
+use crate::domain::layout::percentage::proof::ProvenShare;
 use crate::domain::{DaemonName, GpuUuid, LayoutName};
 
 /// Returns the chunks of each GPU on which they were counted.
 pub async fn chunks(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, ChunkCensus>, StoreError> {
-    let rows = sqlx::query!("SELECT gpu, chunk_count FROM gpu_chunks").fetch_all(db).await?;
-    let read = |gpu: String, count: String| {
-        Ok((parsed("a GPU's UUID", GpuUuid::parse(&gpu))?, from_json("the chunks of a GPU", &count)?))
-    };
-    rows.into_iter().map(|row| read(row.gpu, row.chunk_count)).collect()
+    let query = sqlx::query!(
+        r#"SELECT gpu AS "gpu: AsText<GpuUuid>", chunk_count AS "count: AsJson<ChunkCensus>" FROM gpu_chunks"#
+    );
+    Ok(query.map(|row| (row.gpu.0, row.count.0)).fetch_all(db).await?.into_iter().collect())
 }
 
 /// Writes the chunks of a GPU.
@@ -26,16 +28,13 @@ pub async fn put_chunks(
     count: &ChunkCensus,
     now: i64,
 ) -> Result<(), StoreError> {
-    let (gpu, count) = (gpu.as_str(), to_json(count));
-    sqlx::query!(
+    execute!(
+        db,
         "INSERT OR REPLACE INTO gpu_chunks (gpu, chunk_count, counted_at) VALUES (?, ?, ?)",
-        gpu,
-        count,
+        gpu.as_str(),
+        to_json(count),
         now
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// Returns the last verified percentages of a daemon's layout.
@@ -43,22 +42,16 @@ pub async fn percentages(
     db: &mut SqliteConnection,
     daemon: &DaemonName,
 ) -> Result<Option<ProvenLayout>, StoreError> {
-    let daemon = daemon.as_str();
-    let row = sqlx::query!(
-        "SELECT layout, version, percentages FROM verified_percentages WHERE daemon = ?",
-        daemon
+    let query = sqlx::query!(
+        r#"SELECT layout AS "name: AsText<LayoutName>", version AS "version: u32", percentages AS "shares: AsJson<Vec<ProvenShare>>"
+           FROM verified_percentages WHERE daemon = ?"#,
+        daemon.as_str()
     );
-    let row = row.fetch_optional(db).await?;
-    row.map(|row| {
-        Ok(ProvenLayout {
-            version: VersionRef {
-                name: parsed("a layout's name", LayoutName::parse(&row.layout))?,
-                version: parsed("a layout's version", u32::try_from(row.version))?,
-            },
-            shares: from_json("the percentages of a layout", &row.percentages)?,
-        })
-    })
-    .transpose()
+    let verified = query.map(|row| ProvenLayout {
+        version: VersionRef { name: row.name.0, version: row.version },
+        shares: row.shares.0,
+    });
+    Ok(verified.fetch_optional(db).await?)
 }
 
 /// Writes the verified percentages of a daemon's layout.
@@ -68,19 +61,15 @@ pub async fn put_percentages(
     verified: &ProvenLayout,
     now: i64,
 ) -> Result<(), StoreError> {
-    let (daemon, layout) = (daemon.as_str(), verified.version.name.as_str());
-    let (version, shares) = (i64::from(verified.version.version), to_json(&verified.shares));
-    sqlx::query!(
+    execute!(
+        db,
         "INSERT OR REPLACE INTO verified_percentages (daemon, layout, version, percentages, verified_at) VALUES (?, ?, ?, ?, ?)",
-        daemon,
-        layout,
-        version,
-        shares,
+        daemon.as_str(),
+        verified.version.name.as_str(),
+        verified.version.version,
+        to_json(&verified.shares),
         now
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -89,7 +78,6 @@ mod tests {
     use super::*;
     use crate::domain::ThreadPercentage;
     use crate::domain::daemon::DaemonSpec;
-    use crate::domain::layout::percentage::proof::ProvenShare;
     use crate::testing::h200;
 
     #[tokio::test]

@@ -3,38 +3,41 @@
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::{StoreError, from_json, to_json};
+use super::rows::execute;
+use super::values::AsJson;
+use super::{StoreError, to_json};
 use crate::domain::DaemonName;
 use crate::domain::daemon::{DaemonSpec, DesiredState};
 use crate::domain::layout::replay::{ANOTHER_LAYOUT, Replay};
 use crate::domain::layout::status::LayoutStatus;
 
+/// Reads replays, by the rest of a statement and its values.
+macro_rules! select {
+    ($rest:tt $(, $value:expr)*) => {
+        sqlx::query!(r#"SELECT content AS "content: AsJson<Replay>" FROM replays "# + $rest $(, $value)*)
+            .map(|row| row.content.0)
+    };
+}
+
 /// Writes a replay, in place of what was written of it before.
 pub async fn put(db: &mut SqliteConnection, replay: &Replay) -> Result<(), StoreError> {
-    let (id, daemon, verdict) = (replay.id.to_string(), replay.daemon.as_str(), replay.verdict.as_str());
-    let operation = replay.operation.map(|id| id.to_string());
-    let content = to_json(replay);
-    sqlx::query!(
+    execute!(
+        db,
         "INSERT OR REPLACE INTO replays (id, daemon, operation, verdict, content, created_at, finished_at)
          VALUES (?, ?, ?, ?, ?, ?, ?)",
-        id,
-        daemon,
-        operation,
-        verdict,
-        content,
+        replay.id.to_string(),
+        replay.daemon.as_str(),
+        replay.operation.map(|id| id.to_string()),
+        replay.verdict.as_str(),
+        to_json(replay),
         replay.created_at,
         replay.finished_at
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// The replay with that ID.
 pub async fn get(db: &mut SqliteConnection, id: Uuid) -> Result<Option<Replay>, StoreError> {
-    let id = id.to_string();
-    let text = sqlx::query_scalar!("SELECT content FROM replays WHERE id = ?", id);
-    text.fetch_optional(db).await?.map(|text| from_json("a replay", &text)).transpose()
+    Ok(select!("WHERE id = ?", id.to_string()).fetch_optional(db).await?)
 }
 
 /// Up to `limit` replays, the newest first, from the one before `before`.
@@ -43,22 +46,12 @@ pub async fn page(
     before: Option<&str>,
     limit: i64,
 ) -> Result<Vec<Replay>, StoreError> {
-    sqlx::query_scalar!(
-        "SELECT content FROM replays WHERE ?1 IS NULL OR id < ?1 ORDER BY id DESC LIMIT ?2",
-        before,
-        limit
-    )
-    .fetch_all(db)
-    .await?
-    .iter()
-    .map(|text| from_json("a replay", text))
-    .collect()
+    Ok(select!("WHERE ?1 IS NULL OR id < ?1 ORDER BY id DESC LIMIT ?2", before, limit).fetch_all(db).await?)
 }
 
 /// Forgets replays that ended before then.
 pub async fn forget(db: &mut SqliteConnection, before: i64) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM replays WHERE finished_at < ?", before).execute(db).await?;
-    Ok(())
+    execute!(db, "DELETE FROM replays WHERE finished_at < ?", before)
 }
 
 /// Ends the record of a restart with the state of the layout in the control process; does nothing if no record is open.
@@ -96,9 +89,7 @@ pub async fn call_off_restart(
 
 /// Gives up all replays that have not completed.
 pub async fn give_up(db: &mut SqliteConnection, why: &str, now: i64) -> Result<(), StoreError> {
-    let texts = sqlx::query_scalar!("SELECT content FROM replays WHERE verdict = 'pending'");
-    for text in texts.fetch_all(&mut *db).await? {
-        let pending: Replay = from_json("a replay", &text)?;
+    for pending in select!("WHERE verdict = 'pending'").fetch_all(&mut *db).await? {
         let given_up = pending.given_up(why.to_owned(), None, Vec::new(), None);
         put(&mut *db, &Replay { finished_at: Some(now), ..given_up }).await?;
     }
@@ -110,12 +101,10 @@ pub(super) async fn pending_restart(
     db: &mut SqliteConnection,
     name: &DaemonName,
 ) -> Result<Option<Replay>, StoreError> {
-    let name = name.as_str();
-    let text = sqlx::query_scalar!(
-        "SELECT content FROM replays
-         WHERE daemon = ? AND verdict = 'pending' AND json_extract(content, '$.cause') = 'restart'
+    let query = select!(
+        "WHERE daemon = ? AND verdict = 'pending' AND json_extract(content, '$.cause') = 'restart'
          ORDER BY id DESC LIMIT 1",
-        name
+        name.as_str()
     );
-    text.fetch_optional(db).await?.map(|text| from_json("a replay", &text)).transpose()
+    Ok(query.fetch_optional(db).await?)
 }

@@ -3,6 +3,7 @@
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
+use super::rows::execute;
 use super::{StoreError, daemons, layouts, probe_results, replays};
 use crate::domain::daemon::{DesiredState, Incarnation};
 use crate::domain::layout::active::ActiveLayout;
@@ -43,11 +44,10 @@ pub async fn begin(
     else {
         return Ok(());
     };
-    let key = name.as_str();
     let tried = sqlx::query_scalar!(
         r#"SELECT EXISTS (SELECT 1 FROM partition_runs WHERE daemon = ?1)
                OR EXISTS (SELECT 1 FROM verified_percentages WHERE daemon = ?1) AS "tried!: bool""#,
-        key
+        name.as_str()
     );
     if !tried.fetch_one(&mut *db).await? || layouts::change(&mut *db, name).await?.is_some() {
         return Ok(());
@@ -75,16 +75,14 @@ pub async fn begin(
         duration_us: None,
     };
     replays::put(&mut *db, &replay).await?;
-    sqlx::query!(
+    execute!(
+        db,
         "DELETE FROM replays WHERE daemon = ?1 AND json_extract(content, '$.cause') = 'restart' AND id NOT IN
              (SELECT id FROM replays WHERE daemon = ?1 AND json_extract(content, '$.cause') = 'restart'
               ORDER BY id DESC LIMIT ?2)",
-        key,
+        name.as_str(),
         RESTARTS_KEPT
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// Returns the IDs of the steps of a layout, or the shares that clients saw in its partitions, if they are recorded for the daemon.

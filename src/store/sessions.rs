@@ -2,7 +2,9 @@
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, parsed};
+use super::StoreError;
+use super::rows::{changes, execute};
+use super::values::{AsText, StoredDigest};
 use crate::domain::session::{LoginSession, SessionHolder};
 use crate::domain::token::{Digest, TokenId};
 
@@ -12,65 +14,50 @@ pub async fn insert(
     session: &LoginSession,
     admin: &Digest,
 ) -> Result<(), StoreError> {
-    let digest = session.digest.bytes();
     let (token, admin, uid) = match &session.holder {
         SessionHolder::AdminToken => (None, Some(admin.bytes()), None),
         SessionHolder::Token(id) => (Some(id.as_str()), None, None),
         SessionHolder::User(uid) => (None, None, Some(*uid)),
     };
-    sqlx::query!(
+    execute!(
+        db,
         "INSERT INTO sessions (digest, token, admin, uid, created_at, last_used_at) VALUES (?, ?, ?, ?, ?, ?)",
-        digest,
+        session.digest.bytes(),
         token,
         admin,
         uid,
         session.created_at,
         session.last_used_at
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// Every session, once those are forgotten that were opened with another admin token.
 pub async fn all(db: &mut SqliteConnection, admin: &Digest) -> Result<Vec<LoginSession>, StoreError> {
-    let rows = sqlx::query!(
-        r#"SELECT digest AS "digest!", token, admin, uid, created_at, last_used_at FROM sessions"#
-    )
-    .fetch_all(db)
-    .await?;
-    let mut sessions = Vec::with_capacity(rows.len());
-    for row in rows {
+    let query = sqlx::query!(
+        r#"SELECT digest AS "digest!: StoredDigest", token AS "token: AsText<TokenId>", admin AS "admin: StoredDigest",
+               uid AS "uid: u32", created_at, last_used_at FROM sessions"#
+    );
+    let sessions = query.fetch_all(db).await?.into_iter().filter_map(|row| {
         let holder = match (row.token, row.admin, row.uid) {
-            (Some(id), _, _) => SessionHolder::Token(parsed("a session's token", TokenId::parse(&id))?),
-            (_, _, Some(uid)) => SessionHolder::User(parsed("a session's user", uid.try_into())?),
-            (_, Some(of), _) if parsed("a session's token", Digest::stored(&of))? == *admin => {
-                SessionHolder::AdminToken
-            }
-            _ => continue,
+            (Some(AsText(id)), _, _) => SessionHolder::Token(id),
+            (_, _, Some(uid)) => SessionHolder::User(uid),
+            (_, Some(StoredDigest(of)), _) if of == *admin => SessionHolder::AdminToken,
+            _ => return None,
         };
-        let digest = parsed("a session's digest", Digest::stored(&row.digest))?;
-        sessions.push(LoginSession {
-            digest,
-            holder,
-            created_at: row.created_at,
-            last_used_at: row.last_used_at,
-        });
-    }
-    Ok(sessions)
+        let (digest, created_at, last_used_at) = (row.digest.0, row.created_at, row.last_used_at);
+        Some(LoginSession { digest, holder, created_at, last_used_at })
+    });
+    Ok(sessions.collect())
 }
 
 /// Forgets every session.
 pub async fn forget_all(db: &mut SqliteConnection) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM sessions").execute(db).await?;
-    Ok(())
+    execute!(db, "DELETE FROM sessions")
 }
 
 /// Deletes a session; returns true if it existed.
 pub async fn delete(db: &mut SqliteConnection, digest: &Digest) -> Result<bool, StoreError> {
-    let digest = digest.bytes();
-    let done = sqlx::query!("DELETE FROM sessions WHERE digest = ?", digest).execute(db).await?;
-    Ok(done.rows_affected() > 0)
+    changes!(db, "DELETE FROM sessions WHERE digest = ?", digest.bytes())
 }
 
 /// Forgets the sessions that were last used before one time or opened before another, and those of a former admin token.
@@ -80,21 +67,16 @@ pub async fn delete_old(
     opened_before: i64,
     admin: &Digest,
 ) -> Result<(), StoreError> {
-    let admin = admin.bytes();
-    sqlx::query!(
+    execute!(
+        db,
         "DELETE FROM sessions WHERE last_used_at <= ? OR created_at <= ? OR (admin IS NOT NULL AND admin != ?)",
         used_before,
         opened_before,
-        admin
+        admin.bytes()
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// Writes when a session was last used.
 pub async fn used(db: &mut SqliteConnection, digest: &Digest, at: i64) -> Result<(), StoreError> {
-    let digest = digest.bytes();
-    sqlx::query!("UPDATE sessions SET last_used_at = ? WHERE digest = ?", at, digest).execute(db).await?;
-    Ok(())
+    execute!(db, "UPDATE sessions SET last_used_at = ? WHERE digest = ?", at, digest.bytes())
 }

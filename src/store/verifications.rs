@@ -4,23 +4,11 @@ use std::collections::BTreeMap;
 
 use sqlx::SqliteConnection;
 
-use super::{StoreError, from_json, parsed, to_json};
+use super::rows::changes;
+use super::values::{AsJson, AsText};
+use super::{StoreError, to_json};
 use crate::domain::TenantName;
 use crate::domain::verification::{Verification, VerificationResult};
-
-struct VerificationRow {
-    tenant: String,
-    running_since: Option<i64>,
-    result: Option<String>,
-}
-
-impl VerificationRow {
-    fn read(self) -> Result<(TenantName, Verification), StoreError> {
-        let last = self.result.as_deref().map(|result| from_json("a verification", result)).transpose()?;
-        let tenant = parsed("a tenant's name", TenantName::parse(&self.tenant))?;
-        Ok((tenant, Verification { running_since: self.running_since, last }))
-    }
-}
 
 /// Returns the verification of a tenant; `None` if none was requested.
 pub async fn get(db: &mut SqliteConnection, tenant: &TenantName) -> Result<Option<Verification>, StoreError> {
@@ -33,14 +21,17 @@ pub async fn between(
     first: &TenantName,
     last: &TenantName,
 ) -> Result<BTreeMap<TenantName, Verification>, StoreError> {
-    let (first, last) = (first.as_str(), last.as_str());
-    let rows = sqlx::query_as!(
-        VerificationRow,
-        r#"SELECT tenant AS "tenant!", running_since, result FROM verifications WHERE tenant BETWEEN ? AND ?"#,
-        first,
-        last
+    let query = sqlx::query!(
+        r#"SELECT tenant AS "tenant!: AsText<TenantName>", running_since, result AS "last: AsJson<VerificationResult>"
+           FROM verifications WHERE tenant BETWEEN ? AND ?"#,
+        first.as_str(),
+        last.as_str()
     );
-    rows.fetch_all(db).await?.into_iter().map(VerificationRow::read).collect()
+    let verification = query.map(|row| {
+        let last = row.last.map(|last| last.0);
+        (row.tenant.0, Verification { running_since: row.running_since, last })
+    });
+    Ok(verification.fetch_all(db).await?.into_iter().collect())
 }
 
 /// Records that a client was started, unless one is running that was started after `given_up`; returns true if it was recorded.
@@ -50,16 +41,15 @@ pub async fn begin(
     given_up: i64,
     now: i64,
 ) -> Result<bool, StoreError> {
-    let tenant = tenant.as_str();
-    let begun = sqlx::query!(
+    changes!(
+        db,
         "INSERT INTO verifications (tenant, running_since) VALUES (?1, ?2)
          ON CONFLICT (tenant) DO UPDATE SET running_since = excluded.running_since
          WHERE running_since IS NULL OR running_since <= ?3",
-        tenant,
+        tenant.as_str(),
         now,
         given_up
-    );
-    Ok(begun.execute(db).await?.rows_affected() > 0)
+    )
 }
 
 /// Writes the result of the client that was started at `running_since`; false if no caller waits for it.
@@ -69,21 +59,19 @@ pub async fn end(
     running_since: i64,
     result: &VerificationResult,
 ) -> Result<bool, StoreError> {
-    let (tenant, result) = (tenant.as_str(), to_json(result));
-    let ended = sqlx::query!(
+    changes!(
+        db,
         "UPDATE verifications SET running_since = NULL, result = ? WHERE tenant = ? AND running_since = ?",
-        result,
-        tenant,
+        to_json(result),
+        tenant.as_str(),
         running_since
-    );
-    Ok(ended.execute(db).await?.rows_affected() > 0)
+    )
 }
 
 /// Returns the tenants whose client is running, each with the time at which it was started.
 pub async fn running(db: &mut SqliteConnection) -> Result<Vec<(TenantName, i64)>, StoreError> {
-    let rows = sqlx::query!(
-        r#"SELECT tenant AS "tenant!", running_since AS "since!" FROM verifications WHERE running_since IS NOT NULL ORDER BY tenant"#
+    let query = sqlx::query!(
+        r#"SELECT tenant AS "tenant!: AsText<TenantName>", running_since AS "since!" FROM verifications WHERE running_since IS NOT NULL ORDER BY tenant"#
     );
-    let read = |tenant: &str, since| Ok((parsed("a tenant's name", TenantName::parse(tenant))?, since));
-    rows.fetch_all(db).await?.into_iter().map(|row| read(&row.tenant, row.since)).collect()
+    Ok(query.map(|row| (row.tenant.0, row.since)).fetch_all(db).await?)
 }

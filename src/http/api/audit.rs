@@ -7,7 +7,7 @@ use super::List;
 use crate::domain::audit::{AuditOutcome, AuditRecord, Head};
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Query};
-use crate::http::problem::Problem;
+use crate::http::problem::Answer;
 use crate::service::access::audit::AuditFilter;
 use crate::service::page::Page;
 
@@ -48,7 +48,7 @@ pub(super) struct AuditQuery {
 pub(super) async fn list(
     Call { app, ctx }: Call,
     Query(query): Query<AuditQuery>,
-) -> Result<axum::Json<List<AuditRecord>>, Problem> {
+) -> Answer<List<AuditRecord>> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let AuditQuery { actor: of, target, outcome, since, until, .. } = query;
     let filter = AuditFilter { actor: of, target, outcome, since, until };
@@ -61,6 +61,6 @@ pub(super) async fn list(
 #[utoipa::path(get, path = "/api/v1/audit/head", operation_id = "get_audit_head", tag = "audit",
     extensions(("x-right" = json!(RequiredRight::Administer))),
     responses((status = 200, description = "The number and the hash of the last row.", body = Head)))]
-pub(super) async fn head(Call { app, ctx }: Call) -> Result<axum::Json<Head>, Problem> {
+pub(super) async fn head(Call { app, ctx }: Call) -> Answer<Head> {
     Ok(axum::Json(app.service.audit_head(&ctx).await?))
 }

@@ -1,6 +1,5 @@
 //! Clients.
 
-use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -11,7 +10,7 @@ use crate::domain::operation::OperationRequest;
 use crate::domain::{DaemonName, TenantName};
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Idempotency, NoBody, Path, Query};
-use crate::http::problem::Problem;
+use crate::http::problem::{Answer, Reply};
 use crate::service::WriteOptions;
 use crate::service::page::Page;
 use crate::service::tenants::clients::{ClientFilter, ClientView};
@@ -42,7 +41,7 @@ pub(super) struct ClientQuery {
 pub(super) async fn list(
     Call { app, ctx }: Call,
     Query(query): Query<ClientQuery>,
-) -> Result<axum::Json<List<ClientView>>, Problem> {
+) -> Answer<List<ClientView>> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let filter = ClientFilter { daemon: query.daemon, tenant: query.tenant };
     Ok(axum::Json(app.service.known_clients(&ctx, &filter, query.fresh, &page).await?.into()))
@@ -53,10 +52,7 @@ pub(super) async fn list(
     extensions(("x-right" = json!(RequiredRight::ViewClient))),
     params(("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`.")),
     responses((status = 200, description = "The client.", body = ClientView)))]
-pub(super) async fn get(
-    Call { app, ctx }: Call,
-    Path(id): Path<ClientId>,
-) -> Result<axum::Json<ClientView>, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Answer<ClientView> {
     Ok(axum::Json(app.service.client(&ctx, id).await?))
 }
 
@@ -92,7 +88,7 @@ pub(super) async fn terminate(
     Query(query): Query<TerminateQuery>,
     idempotency: Idempotency,
     _: NoBody,
-) -> Result<Response, Problem> {
+) -> Reply {
     let TerminateQuery { dry_run, stopped } = query;
     let ctx = idempotency.add_to(ctx, &OperationRequest::TerminateClient { client: id, stopped })?;
     let options = WriteOptions::unconditional(dry_run);

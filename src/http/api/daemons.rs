@@ -5,11 +5,8 @@ use std::time::Duration;
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
-use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
-use utoipa::openapi::{Ref, Required};
 
 use super::described::{IfMatch, IfNoneMatch, OperationAccepted};
 use super::patch::{MergePatch, at_revision};
@@ -26,7 +23,7 @@ use crate::http::AppState;
 use crate::http::conditional::shown;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Call, Conditions, Idempotency, Json, NoBody, Path, Query};
-use crate::http::problem::Problem;
+use crate::http::problem::{Answer, Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::adoption::AdoptRequest;
@@ -39,7 +36,7 @@ use crate::service::{ServiceError, Written};
 pub(super) async fn list(
     Call { app, ctx }: Call,
     Query(query): Query<PageQuery>,
-) -> Result<axum::Json<List<DaemonView>>, Problem> {
+) -> Answer<List<DaemonView>> {
     Ok(axum::Json(app.service.daemons(&ctx, &query.page()?).await?.into()))
 }
 
@@ -52,7 +49,7 @@ pub(super) async fn get(
     Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(query): Query<ReadQuery>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let wait = checked_wait(&app, query.wait_s)?;
     let daemon = app.service.settled_daemon(&ctx, &name, query.fresh, wait).await?;
     shown(daemon.revision, &daemon)
@@ -76,7 +73,7 @@ pub(super) async fn put(
     Query(query): Query<EffectQuery>,
     conditions: Conditions,
     Json(spec): Json<DaemonSpec<GpuRef>>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let wait = checked_wait(&app, query.wait_s)?;
     let done = app.service.put_daemon(&ctx, name, spec, conditions.options(query.dry_run)).await?;
     answered(&app, &ctx, done, &query, wait).await
@@ -89,7 +86,7 @@ async fn answered(
     mut done: Written<DaemonView>,
     query: &EffectQuery,
     wait: Duration,
-) -> Result<Response, Problem> {
+) -> Reply {
     if !query.dry_run && !wait.is_zero() {
         let settled = app.service.settled_daemon(ctx, &done.value.name, false, wait).await?;
         done.value = DaemonView { removed: done.value.removed, ..settled };
@@ -112,7 +109,7 @@ pub(super) async fn patch(
     Query(query): Query<EffectQuery>,
     conditions: Conditions,
     Json(patch): Json<MergePatch>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let wait = checked_wait(&app, query.wait_s)?;
     let options = conditions.options(query.dry_run);
     loop {
@@ -146,32 +143,16 @@ impl FromRequestParts<AppState> for DaemonAction {
     }
 }
 
-impl IntoParams for DaemonAction {
-    fn into_params(parameter_in: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let name = ParameterBuilder::new()
-            .name("name")
-            .parameter_in(ParameterIn::Path)
-            .required(Required::True)
-            .description(Some("The name of the daemon."))
-            .schema(Some(Ref::from_schema_name("DaemonName")))
-            .build();
-        let mut parameters = vec![name];
-        parameters.extend(Idempotency::into_params(&parameter_in));
-        parameters.extend(IfMatch::into_params(parameter_in));
-        parameters
-    }
-}
-
 impl DaemonAction {
     /// Starts an operation, and answers with the location at which it can be followed.
-    async fn operate(self, request: OperationRequest, dry_run: bool) -> Result<Response, Problem> {
+    async fn operate(self, request: OperationRequest, dry_run: bool) -> Reply {
         let ctx = self.idempotency.add_to(self.ctx, &request)?;
         let options = self.conditions.options(dry_run);
         let operation = self.app.service.operate(&ctx, self.name, request, options).await?;
         Ok(accepted(&operation, dry_run))
     }
 
-    async fn set_schedulable(self, schedulable: bool, dry_run: bool) -> Result<Response, Problem> {
+    async fn set_schedulable(self, schedulable: bool, dry_run: bool) -> Reply {
         let options = self.conditions.options(dry_run);
         let done = self.app.service.set_schedulable(&self.ctx, self.name, schedulable, options).await?;
         Ok(written(&done, done.value.revision, dry_run))
@@ -190,7 +171,7 @@ pub(super) async fn delete(
     Path(name): Path<DaemonName>,
     Query(query): Query<GraceQuery>,
     conditions: Conditions,
-) -> Result<Response, Problem> {
+) -> Reply {
     let request = OperationRequest::DeleteDaemon { grace_s: checked_grace(query.grace_s)? };
     let options = conditions.options(query.dry_run);
     Ok(accepted(&app.service.operate(&ctx, name, request, options).await?, query.dry_run))
@@ -199,24 +180,16 @@ pub(super) async fn delete(
 /// Start a daemon
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/start", operation_id = "start_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::Operate))),
-    params(DaemonAction, WriteQuery), responses(OperationAccepted))]
-pub(super) async fn start(
-    action: DaemonAction,
-    Query(query): Query<WriteQuery>,
-    _: NoBody,
-) -> Result<Response, Problem> {
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), Idempotency, IfMatch, WriteQuery), responses(OperationAccepted))]
+pub(super) async fn start(action: DaemonAction, Query(query): Query<WriteQuery>, _: NoBody) -> Reply {
     action.operate(OperationRequest::StartDaemon, query.dry_run).await
 }
 
 /// Stop a daemon
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/stop", operation_id = "stop_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::Operate))),
-    params(DaemonAction, GraceQuery), responses(OperationAccepted))]
-pub(super) async fn stop(
-    action: DaemonAction,
-    Query(query): Query<GraceQuery>,
-    _: NoBody,
-) -> Result<Response, Problem> {
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), Idempotency, IfMatch, GraceQuery), responses(OperationAccepted))]
+pub(super) async fn stop(action: DaemonAction, Query(query): Query<GraceQuery>, _: NoBody) -> Reply {
     let request = OperationRequest::StopDaemon { grace_s: checked_grace(query.grace_s)? };
     action.operate(request, query.dry_run).await
 }
@@ -224,12 +197,8 @@ pub(super) async fn stop(
 /// Restart a daemon
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/restart", operation_id = "restart_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::Operate))),
-    params(DaemonAction, GraceQuery), responses(OperationAccepted))]
-pub(super) async fn restart(
-    action: DaemonAction,
-    Query(query): Query<GraceQuery>,
-    _: NoBody,
-) -> Result<Response, Problem> {
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), Idempotency, IfMatch, GraceQuery), responses(OperationAccepted))]
+pub(super) async fn restart(action: DaemonAction, Query(query): Query<GraceQuery>, _: NoBody) -> Reply {
     let request = OperationRequest::RestartDaemon { grace_s: checked_grace(query.grace_s)? };
     action.operate(request, query.dry_run).await
 }
@@ -256,7 +225,7 @@ pub(super) async fn adopt(
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     Json(request): Json<AdoptRequest>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let done = app.service.adopt_daemon(&ctx, name, request, conditions.options(query.dry_run)).await?;
     Ok(written(&done, done.value.revision, query.dry_run))
 }
@@ -310,12 +279,8 @@ fn default_drain() -> u32 {
 /// stays cordoned; after a failure or a cancellation it is as before.
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/drain", operation_id = "drain_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::Operate))),
-    params(DaemonAction, DrainQuery), responses(OperationAccepted))]
-pub(super) async fn drain(
-    action: DaemonAction,
-    Query(query): Query<DrainQuery>,
-    _: NoBody,
-) -> Result<Response, Problem> {
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), Idempotency, IfMatch, DrainQuery), responses(OperationAccepted))]
+pub(super) async fn drain(action: DaemonAction, Query(query): Query<DrainQuery>, _: NoBody) -> Reply {
     let DrainQuery { dry_run, timeout_s, on_timeout } = query;
     action.operate(OperationRequest::DrainDaemon { timeout_s, on_timeout }, dry_run).await
 }
@@ -323,25 +288,17 @@ pub(super) async fn drain(
 /// Cordon a daemon: it admits no new clients
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/cordon", operation_id = "cordon_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::Operate)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
-    params(DaemonAction, WriteQuery),
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), Idempotency, IfMatch, WriteQuery),
     responses((status = 200, description = "The daemon; `schedulable` in its spec is false.", body = DaemonView, headers(("ETag" = String)))))]
-pub(super) async fn cordon(
-    action: DaemonAction,
-    Query(query): Query<WriteQuery>,
-    _: NoBody,
-) -> Result<Response, Problem> {
+pub(super) async fn cordon(action: DaemonAction, Query(query): Query<WriteQuery>, _: NoBody) -> Reply {
     action.set_schedulable(false, query.dry_run).await
 }
 
 /// Uncordon a daemon: it admits new clients again
 #[utoipa::path(post, path = "/api/v1/daemons/{name}/uncordon", operation_id = "uncordon_daemon", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::Operate)), ("x-idempotency-key" = json!(KeyPolicy::StoreAnswer))),
-    params(DaemonAction, WriteQuery),
+    params(("name" = DaemonName, Path, description = "The name of the daemon."), Idempotency, IfMatch, WriteQuery),
     responses((status = 200, description = "The daemon; `schedulable` in its spec is true.", body = DaemonView, headers(("ETag" = String)))))]
-pub(super) async fn uncordon(
-    action: DaemonAction,
-    Query(query): Query<WriteQuery>,
-    _: NoBody,
-) -> Result<Response, Problem> {
+pub(super) async fn uncordon(action: DaemonAction, Query(query): Query<WriteQuery>, _: NoBody) -> Reply {
     action.set_schedulable(true, query.dry_run).await
 }

@@ -19,7 +19,7 @@ use crate::domain::gpu::GpuRef;
 use crate::domain::{DaemonName, TenantName};
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Path, Query};
-use crate::http::problem::Problem;
+use crate::http::problem::{Answer, Problem};
 use crate::service::access::context::RequestContext;
 use crate::service::access::{InUse, Lifetime};
 use crate::service::events::{Followed, Following, Order};
@@ -138,10 +138,7 @@ impl UnresolvedFilter {
 #[utoipa::path(get, path = "/api/v1/events", operation_id = "list_events", tag = "events",
     extensions(("x-right" = json!(RequiredRight::OwnItems))), params(EventQuery),
     responses((status = 200, description = "Events, in the order that `order` says.", body = List<Event>)))]
-pub(super) async fn list(
-    Call { app, ctx }: Call,
-    Query(query): Query<EventQuery>,
-) -> Result<axum::Json<List<Event>>, Problem> {
+pub(super) async fn list(Call { app, ctx }: Call, Query(query): Query<EventQuery>) -> Answer<List<Event>> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let EventQuery { daemon, tenant, client, operation, severity, since, until, cause, .. } = query;
     let filter = EventFilter {
@@ -169,7 +166,7 @@ pub(super) async fn list(
     extensions(("x-right" = json!(RequiredRight::ViewEvent))),
     params(("id" = i64, Path, description = "The ID of the event.", minimum = 0)),
     responses((status = 200, description = "The event.", body = Event)))]
-pub(super) async fn get(Call { app, ctx }: Call, Path(id): Path<i64>) -> Result<axum::Json<Event>, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call, Path(id): Path<i64>) -> Answer<Event> {
     Ok(axum::Json(app.service.event(&ctx, id).await?))
 }
 

@@ -5,8 +5,7 @@ use super::parameters::WriteQuery;
 use crate::domain::client::ClientId;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Call, NoBody, Path, Query};
-use crate::http::problem::Problem;
-use crate::service::WriteOptions;
+use crate::http::problem::Answer;
 use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::daemons::lost::LostDaemonAdoption;
 
@@ -16,7 +15,7 @@ use crate::service::daemons::lost::LostDaemonAdoption;
 #[utoipa::path(get, path = "/api/v1/foreign-daemons", operation_id = "list_foreign_daemons", tag = "daemons",
     extensions(("x-right" = json!(RequiredRight::View))),
     responses((status = 200, description = "Foreign control daemons, ordered by process ID.", body = List<ForeignDaemonView>)))]
-pub(super) async fn list(Call { app, ctx }: Call) -> Result<axum::Json<List<ForeignDaemonView>>, Problem> {
+pub(super) async fn list(Call { app, ctx }: Call) -> Answer<List<ForeignDaemonView>> {
     Ok(axum::Json(List { items: app.service.foreign_daemons(&ctx).await?, next_cursor: None }))
 }
 
@@ -25,10 +24,7 @@ pub(super) async fn list(Call { app, ctx }: Call) -> Result<axum::Json<List<Fore
     extensions(("x-right" = json!(RequiredRight::View))),
     params(("id" = ClientId, Path, description = "Process ID and start time, as in `1234-567890`.")),
     responses((status = 200, description = "The foreign control daemon.", body = ForeignDaemonView)))]
-pub(super) async fn get(
-    Call { app, ctx }: Call,
-    Path(id): Path<String>,
-) -> Result<axum::Json<ForeignDaemonView>, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call, Path(id): Path<String>) -> Answer<ForeignDaemonView> {
     Ok(axum::Json(app.service.foreign_daemon(&ctx, &id).await?))
 }
 
@@ -46,7 +42,6 @@ pub(super) async fn adopt_lost(
     Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
     _: NoBody,
-) -> Result<axum::Json<LostDaemonAdoption>, Problem> {
-    let options = WriteOptions::unconditional(query.dry_run);
-    Ok(axum::Json(app.service.adopt_lost_daemons(&ctx, options).await?))
+) -> Answer<LostDaemonAdoption> {
+    Ok(axum::Json(app.service.adopt_lost_daemons(&ctx, query.options()).await?))
 }

@@ -5,8 +5,7 @@ use axum::Json;
 use super::{List, WriteQuery};
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Call, Json as Body, Path, Query};
-use crate::http::problem::Problem;
-use crate::service::WriteOptions;
+use crate::http::problem::Answer;
 use crate::service::daemons::replace::{ReplaceRequest, Replacement};
 use crate::service::host::startup::ConfirmRequest;
 use crate::service::host::{GpuView, HostView};
@@ -15,7 +14,7 @@ use crate::service::host::{GpuView, HostView};
 #[utoipa::path(get, path = "/api/v1/host", operation_id = "get_host", tag = "host",
     extensions(("x-right" = json!(RequiredRight::View))),
     responses((status = 200, description = "The host, its driver and its MPS.", body = HostView)))]
-pub(super) async fn get(Call { app, ctx }: Call) -> Result<Json<HostView>, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call) -> Answer<HostView> {
     Ok(Json(app.service.host(&ctx).await?))
 }
 
@@ -32,7 +31,7 @@ pub(super) async fn confirm(
     Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
     Body(request): Body<ConfirmRequest>,
-) -> Result<Json<HostView>, Problem> {
+) -> Answer<HostView> {
     Ok(Json(app.service.confirm_host(&ctx, request, query.dry_run).await?))
 }
 
@@ -40,7 +39,7 @@ pub(super) async fn confirm(
 #[utoipa::path(get, path = "/api/v1/gpus", operation_id = "list_gpus", tag = "host",
     extensions(("x-right" = json!(RequiredRight::View))),
     responses((status = 200, description = "GPUs in PCI order.", body = List<GpuView>)))]
-pub(super) async fn list_gpus(Call { app, ctx }: Call) -> Result<Json<List<GpuView>>, Problem> {
+pub(super) async fn list_gpus(Call { app, ctx }: Call) -> Answer<List<GpuView>> {
     Ok(Json(List { items: app.service.gpu_views(&ctx).await?, next_cursor: None }))
 }
 
@@ -49,10 +48,7 @@ pub(super) async fn list_gpus(Call { app, ctx }: Call) -> Result<Json<List<GpuVi
     extensions(("x-right" = json!(RequiredRight::View))),
     params(("gpu" = String, Path, description = "UUID or a unique prefix of it, index in PCI order, or PCI address.")),
     responses((status = 200, description = "The GPU.", body = GpuView)))]
-pub(super) async fn get_gpu(
-    Call { app, ctx }: Call,
-    Path(gpu): Path<String>,
-) -> Result<Json<GpuView>, Problem> {
+pub(super) async fn get_gpu(Call { app, ctx }: Call, Path(gpu): Path<String>) -> Answer<GpuView> {
     Ok(Json(app.service.gpu(&ctx, &gpu).await?))
 }
 
@@ -67,7 +63,6 @@ pub(super) async fn replace_gpu(
     Path(gpu): Path<String>,
     Query(query): Query<WriteQuery>,
     Body(request): Body<ReplaceRequest>,
-) -> Result<Json<Replacement>, Problem> {
-    let options = WriteOptions::unconditional(query.dry_run);
-    Ok(Json(app.service.replace_gpu(&ctx, gpu, request, options).await?))
+) -> Answer<Replacement> {
+    Ok(Json(app.service.replace_gpu(&ctx, gpu, request, query.options()).await?))
 }

@@ -12,7 +12,7 @@ use crate::domain::operation::Operation;
 use crate::http::accept;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Conditions, Query, TextBody};
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, Reply};
 use crate::service::FieldError;
 use crate::service::host_file::{AppliedHostFile, HostFileOptions, HostFileView, refused_file};
 
@@ -58,7 +58,7 @@ pub(super) struct ApplyQuery {
             headers(("ETag" = String))),
         NotAcceptable,
     ))]
-pub(super) async fn get(Call { app, ctx }: Call, headers: HeaderMap) -> Result<Response, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call, headers: HeaderMap) -> Reply {
     let mime = accept::negotiated(&headers, &[JSON, YAML])?;
     let format = if mime == YAML { LayoutFormat::Yaml } else { LayoutFormat::Json };
     let HostFileView { exported, tag } = app.service.host_spec(&ctx).await?;
@@ -85,7 +85,7 @@ pub(super) async fn put(
     Query(ApplyQuery { dry_run, prune, recreate }): Query<ApplyQuery>,
     conditions: Conditions,
     TextBody { media_type, text }: TextBody,
-) -> Result<Response, Problem> {
+) -> Reply {
     let format = match media_type.as_str() {
         JSON => LayoutFormat::Json,
         YAML => LayoutFormat::Yaml,

@@ -9,8 +9,7 @@ use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
 use crate::domain::{DaemonName, TenantName};
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Idempotency, Json, Path, Query};
-use crate::http::problem::Problem;
-use crate::service::WriteOptions;
+use crate::http::problem::Answer;
 use crate::service::incidents::{AcknowledgeRequest, IncidentView};
 use crate::service::page::Page;
 
@@ -54,7 +53,7 @@ pub(super) struct IncidentQuery {
 pub(super) async fn list(
     Call { app, ctx }: Call,
     Query(query): Query<IncidentQuery>,
-) -> Result<axum::Json<List<IncidentView>>, Problem> {
+) -> Answer<List<IncidentView>> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let gpu = match &query.gpu {
         Some(named) => match app.service.gpu_named(&ctx, &named.0).await? {
@@ -79,10 +78,7 @@ pub(super) async fn list(
     extensions(("x-right" = json!(RequiredRight::ViewIncident))),
     params(("id" = i64, Path, description = "The ID of the incident.", minimum = 0)),
     responses((status = 200, description = "The incident.", body = IncidentView)))]
-pub(super) async fn get(
-    Call { app, ctx }: Call,
-    Path(id): Path<i64>,
-) -> Result<axum::Json<IncidentView>, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call, Path(id): Path<i64>) -> Answer<IncidentView> {
     Ok(axum::Json(app.service.incident(&ctx, id).await?))
 }
 
@@ -101,8 +97,7 @@ pub(super) async fn acknowledge(
     Query(query): Query<WriteQuery>,
     idempotency: Idempotency,
     Json(request): Json<AcknowledgeRequest>,
-) -> Result<axum::Json<IncidentView>, Problem> {
+) -> Answer<IncidentView> {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let options = WriteOptions::unconditional(query.dry_run);
-    Ok(axum::Json(app.service.acknowledge_incident(&ctx, id, request, options).await?))
+    Ok(axum::Json(app.service.acknowledge_incident(&ctx, id, request, query.options()).await?))
 }

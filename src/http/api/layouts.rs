@@ -1,7 +1,7 @@
 //! Partition layouts.
 
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::IntoResponse as _;
 
 use super::described::{ConflictOnRead, IfMatch, IfNoneMatch, NotAcceptable, OperationAccepted};
 use super::{List, PageQuery, WriteQuery, accepted, written};
@@ -15,8 +15,7 @@ use crate::http::accept;
 use crate::http::conditional::shown;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Call, Conditions, Idempotency, Json, Path, Query, TextBody};
-use crate::http::problem::Problem;
-use crate::service::WriteOptions;
+use crate::http::problem::{Answer, Problem, Reply};
 use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutView};
 
 /// List layouts
@@ -26,7 +25,7 @@ use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutV
 pub(super) async fn list(
     Call { app, ctx }: Call,
     Query(query): Query<PageQuery>,
-) -> Result<axum::Json<List<LayoutView>>, Problem> {
+) -> Answer<List<LayoutView>> {
     Ok(axum::Json(app.service.layouts(&ctx, &query.page()?).await?.into()))
 }
 
@@ -35,7 +34,7 @@ pub(super) async fn list(
     extensions(("x-right" = json!(RequiredRight::View))),
     params(("name" = LayoutName, Path, description = "The name of the layout.")),
     responses((status = 200, description = "The layout in its newest version.", body = LayoutView, headers(("ETag" = String)))))]
-pub(super) async fn get(Call { app, ctx }: Call, Path(name): Path<LayoutName>) -> Result<Response, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call, Path(name): Path<LayoutName>) -> Reply {
     let layout = app.service.layout(&ctx, &name).await?;
     shown(i64::from(layout.newest.version), &layout)
 }
@@ -61,7 +60,7 @@ pub(super) async fn put(
     Query(query): Query<WriteQuery>,
     conditions: Conditions,
     Json(request): Json<LayoutRequest>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let options = conditions.options(query.dry_run);
     let done = app.service.put_layout(&ctx, name, request, options).await?;
     Ok(written(&done, i64::from(done.value.newest.version), query.dry_run))
@@ -94,7 +93,7 @@ pub(super) async fn versions(
     Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Query(query): Query<PageQuery>,
-) -> Result<axum::Json<List<Version>>, Problem> {
+) -> Answer<List<Version>> {
     Ok(axum::Json(app.service.layout_versions(&ctx, &name, &query.page()?).await?.into()))
 }
 
@@ -106,7 +105,7 @@ pub(super) async fn versions(
 pub(super) async fn version(
     Call { app, ctx }: Call,
     Path((name, version)): Path<(LayoutName, u32)>,
-) -> Result<axum::Json<Version>, Problem> {
+) -> Answer<Version> {
     Ok(axum::Json(app.service.layout_version(&ctx, &VersionRef { name, version }).await?))
 }
 
@@ -127,7 +126,7 @@ pub(super) async fn plan(
     Path(name): Path<LayoutName>,
     headers: HeaderMap,
     Json(target): Json<LayoutTarget>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let format = accept::negotiated(&headers, &[JSON, TEXT])?;
     let plan = app.service.plan_layout(&ctx, &name, &target).await?;
     if format == TEXT {
@@ -154,10 +153,9 @@ pub(super) async fn apply(
     Query(query): Query<WriteQuery>,
     idempotency: Idempotency,
     Json(request): Json<ApplyRequest>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let options = WriteOptions::unconditional(query.dry_run);
-    let operation = app.service.apply_layout(&ctx, name, request, options).await?;
+    let operation = app.service.apply_layout(&ctx, name, request, query.options()).await?;
     Ok(accepted(&operation, query.dry_run))
 }
 
@@ -173,7 +171,7 @@ pub(super) async fn assert(
     Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Json(target): Json<LayoutTarget>,
-) -> Result<axum::Json<Assertion>, Problem> {
+) -> Answer<Assertion> {
     Ok(axum::Json(app.service.assert_layout(&ctx, &name, &target).await?))
 }
 
@@ -202,7 +200,7 @@ pub(super) async fn export(
     Path(name): Path<LayoutName>,
     Query(query): Query<ExportQuery>,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Reply {
     let mime = accept::negotiated(&headers, &[JSON, YAML])?;
     let format = if mime == YAML { LayoutFormat::Yaml } else { LayoutFormat::Json };
     let document = app.service.export_layout(&ctx, &name, &query.daemon).await?;
@@ -227,7 +225,7 @@ pub(super) async fn import(
     Call { app, ctx }: Call,
     Query(query): Query<WriteQuery>,
     TextBody { media_type, text }: TextBody,
-) -> Result<axum::Json<List<LayoutView>>, Problem> {
+) -> Answer<List<LayoutView>> {
     let format = match media_type.as_str() {
         JSON => LayoutFormat::Json,
         YAML => LayoutFormat::Yaml,
@@ -240,7 +238,6 @@ pub(super) async fn import(
             ));
         }
     };
-    let options = WriteOptions::unconditional(query.dry_run);
-    let items = app.service.import_layouts(&ctx, text, format, options).await?;
+    let items = app.service.import_layouts(&ctx, text, format, query.options()).await?;
     Ok(axum::Json(List { items, next_cursor: None }))
 }

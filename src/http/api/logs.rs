@@ -7,7 +7,7 @@ use super::described::ConflictOnRead;
 use crate::domain::DaemonName;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Path, Query};
-use crate::http::problem::Problem;
+use crate::http::problem::Answer;
 use crate::service::ServiceError;
 use crate::service::daemons::logs::{LogFile, OwnSessions, Part};
 
@@ -69,7 +69,7 @@ pub(super) async fn get(
     Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(query): Query<DaemonLogQuery>,
-) -> Result<axum::Json<DaemonLog>, Problem> {
+) -> Answer<DaemonLog> {
     let file = match query.file {
         DaemonLogFile::Control => LogFile::Control,
         DaemonLogFile::Server => LogFile::Server,

@@ -1,21 +1,18 @@
 //! Maintenance of the host.
 
-use axum::response::Response;
-
 use super::described::OperationAccepted;
 use super::{WriteQuery, accepted};
 use crate::domain::maintenance::MaintenanceRequest;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Idempotency, Json, NoBody, Query};
-use crate::http::problem::Problem;
-use crate::service::WriteOptions;
+use crate::http::problem::{Answer, Reply};
 use crate::service::daemons::maintenance::MaintenanceView;
 
 /// Get the maintenance of the host
 #[utoipa::path(get, path = "/api/v1/host/maintenance", operation_id = "get_maintenance", tag = "host",
     extensions(("x-right" = json!(RequiredRight::View))),
     responses((status = 200, description = "The state of the maintenance, and the processes that have its GPUs open now.", body = MaintenanceView)))]
-pub(super) async fn get(Call { app, ctx }: Call) -> Result<axum::Json<MaintenanceView>, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call) -> Answer<MaintenanceView> {
     Ok(axum::Json(app.service.maintenance(&ctx, true).await?))
 }
 
@@ -37,10 +34,9 @@ pub(super) async fn begin(
     Query(query): Query<WriteQuery>,
     idempotency: Idempotency,
     Json(request): Json<MaintenanceRequest>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let options = WriteOptions::unconditional(query.dry_run);
-    Ok(accepted(&app.service.begin_maintenance(&ctx, request, options).await?, query.dry_run))
+    Ok(accepted(&app.service.begin_maintenance(&ctx, request, query.options()).await?, query.dry_run))
 }
 
 /// End maintenance
@@ -55,11 +51,6 @@ pub(super) async fn begin(
     params(WriteQuery),
     responses(OperationAccepted)
 )]
-pub(super) async fn end(
-    Call { app, ctx }: Call,
-    Query(query): Query<WriteQuery>,
-    _: NoBody,
-) -> Result<Response, Problem> {
-    let options = WriteOptions::unconditional(query.dry_run);
-    Ok(accepted(&app.service.end_maintenance(&ctx, options).await?, query.dry_run))
+pub(super) async fn end(Call { app, ctx }: Call, Query(query): Query<WriteQuery>, _: NoBody) -> Reply {
+    Ok(accepted(&app.service.end_maintenance(&ctx, query.options()).await?, query.dry_run))
 }

@@ -1,6 +1,5 @@
 //! Operations.
 
-use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use uuid::Uuid;
@@ -10,9 +9,9 @@ use crate::domain::DaemonName;
 use crate::domain::operation::{Operation, OperationFilter, OperationState};
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Call, NoBody, Path, Query};
-use crate::http::problem::Problem;
+use crate::http::problem::{Answer, Reply};
+use crate::service::ServiceError;
 use crate::service::page::Page;
-use crate::service::{ServiceError, WriteOptions};
 
 /// The operations to list.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -45,7 +44,7 @@ pub(super) struct OperationQuery {
 pub(super) async fn list(
     Call { app, ctx }: Call,
     Query(query): Query<OperationQuery>,
-) -> Result<axum::Json<List<Operation>>, Problem> {
+) -> Answer<List<Operation>> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let states = query.state.as_deref().map(OperationFilter::parse_states).transpose();
     let states = states.map_err(|error| ServiceError::field("/state", error))?.unwrap_or_default();
@@ -62,7 +61,7 @@ pub(super) async fn get(
     Call { app, ctx }: Call,
     Path(id): Path<Uuid>,
     Query(query): Query<WaitQuery>,
-) -> Result<axum::Json<Operation>, Problem> {
+) -> Answer<Operation> {
     let wait = checked_wait(&app, query.wait_s)?;
     Ok(axum::Json(app.service.settled_operation(&ctx, id, wait).await?))
 }
@@ -83,9 +82,8 @@ pub(super) async fn cancel(
     Path(id): Path<Uuid>,
     Query(query): Query<WriteQuery>,
     _: NoBody,
-) -> Result<Response, Problem> {
-    let options = WriteOptions::unconditional(query.dry_run);
-    let operation = app.service.cancel_operation(&ctx, id, options).await?;
+) -> Reply {
+    let operation = app.service.cancel_operation(&ctx, id, query.options()).await?;
     let is_over = operation.state == OperationState::Cancelled && operation.started_at.is_none();
     Ok(accepted(&operation, query.dry_run || is_over))
 }

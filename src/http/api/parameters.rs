@@ -6,8 +6,8 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::http::AppState;
-use crate::service::ServiceError;
 use crate::service::page::Page;
+use crate::service::{ServiceError, WriteOptions};
 
 /// The page of a list.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -45,6 +45,12 @@ pub(super) struct WriteQuery {
     /// Check the request and answer as if it were done, but change nothing.
     #[serde(default)]
     pub(super) dry_run: bool,
+}
+
+impl WriteQuery {
+    pub(super) fn options(&self) -> WriteOptions {
+        WriteOptions::unconditional(self.dry_run)
+    }
 }
 
 /// Options to poll now, and to wait.

@@ -8,7 +8,7 @@ use super::{FreshQuery, List, PageQuery};
 use crate::domain::DaemonName;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Path, Query};
-use crate::http::problem::Problem;
+use crate::http::problem::Answer;
 use crate::service::layouts::PartitionView;
 
 /// The page of a list, and the option to poll now.
@@ -35,7 +35,7 @@ pub(super) async fn list(
     Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(FreshPageQuery { fresh, cursor, limit }): Query<FreshPageQuery>,
-) -> Result<axum::Json<List<PartitionView>>, Problem> {
+) -> Answer<List<PartitionView>> {
     let page = PageQuery { cursor, limit }.page()?;
     Ok(axum::Json(app.service.partitions(&ctx, &name, fresh, &page).await?.into()))
 }
@@ -58,6 +58,6 @@ pub(super) async fn get(
     Call { app, ctx }: Call,
     Path((name, partition)): Path<(DaemonName, String)>,
     Query(query): Query<FreshQuery>,
-) -> Result<axum::Json<PartitionView>, Problem> {
+) -> Answer<PartitionView> {
     Ok(axum::Json(app.service.partition(&ctx, &name, &partition, query.fresh).await?))
 }

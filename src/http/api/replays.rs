@@ -1,6 +1,5 @@
 //! Replays of layouts.
 
-use axum::response::Response;
 use uuid::Uuid;
 
 use super::described::NotFound;
@@ -8,18 +7,14 @@ use super::{List, PageQuery, WriteQuery, accepted_as};
 use crate::domain::layout::replay::Replay;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Idempotency, Json, Path, Query};
-use crate::http::problem::Problem;
-use crate::service::WriteOptions;
+use crate::http::problem::{Answer, Reply};
 use crate::service::layouts::replays::{ReplayAccepted, ReplayRequest};
 
 /// List replays
 #[utoipa::path(get, path = "/api/v1/replays", operation_id = "list_replays", tag = "layouts",
     extensions(("x-right" = json!(RequiredRight::View))), params(PageQuery),
     responses((status = 200, description = "Replays, the newest first.", body = List<Replay>)))]
-pub(super) async fn list(
-    Call { app, ctx }: Call,
-    Query(query): Query<PageQuery>,
-) -> Result<axum::Json<List<Replay>>, Problem> {
+pub(super) async fn list(Call { app, ctx }: Call, Query(query): Query<PageQuery>) -> Answer<List<Replay>> {
     Ok(axum::Json(app.service.replays(&ctx, &query.page()?).await?.into()))
 }
 
@@ -28,10 +23,7 @@ pub(super) async fn list(
     extensions(("x-right" = json!(RequiredRight::View))),
     params(("id" = Uuid, Path, description = "The ID of the replay.")),
     responses((status = 200, description = "The replay with its steps.", body = Replay)))]
-pub(super) async fn get(
-    Call { app, ctx }: Call,
-    Path(id): Path<Uuid>,
-) -> Result<axum::Json<Replay>, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Answer<Replay> {
     Ok(axum::Json(app.service.replay_record(&ctx, id).await?))
 }
 
@@ -52,9 +44,8 @@ pub(super) async fn create(
     Query(query): Query<WriteQuery>,
     idempotency: Idempotency,
     Json(request): Json<ReplayRequest>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let options = WriteOptions::unconditional(query.dry_run);
-    let accepted = app.service.replay(&ctx, request, options).await?;
+    let accepted = app.service.replay(&ctx, request, query.options()).await?;
     Ok(accepted_as(&accepted.operation, &accepted, query.dry_run))
 }

@@ -14,7 +14,7 @@ use crate::http::audit::RequestedChange;
 use crate::http::auth::{self, CurrentSession, Peer};
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Call, Json, NoBody, Query};
-use crate::http::problem::Problem;
+use crate::http::problem::{Answer, Problem, Reply};
 use crate::service::ServiceError;
 use crate::service::access::sessions::{NewSession, SessionView, SessionsOf};
 
@@ -62,10 +62,7 @@ pub(super) async fn open(
 #[utoipa::path(get, path = "/api/v1/session", operation_id = "get_session", tag = "access",
     extensions(("x-right" = json!(RequiredRight::OwnAccount))),
     responses((status = 200, description = "The session.", body = SessionView), NotFound))]
-pub(super) async fn get(
-    Call { app, ctx }: Call,
-    CurrentSession(key): CurrentSession,
-) -> Result<axum::Json<SessionView>, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call, CurrentSession(key): CurrentSession) -> Answer<SessionView> {
     Ok(axum::Json(app.service.session(&ctx, key)?))
 }
 
@@ -73,11 +70,7 @@ pub(super) async fn get(
 #[utoipa::path(delete, path = "/api/v1/session", operation_id = "end_session", tag = "access",
     extensions(("x-right" = json!(RequiredRight::OwnAccount))),
     responses((status = 204, description = "The session has ended."), NotFound))]
-pub(super) async fn end(
-    Call { app, ctx }: Call,
-    CurrentSession(key): CurrentSession,
-    _: NoBody,
-) -> Result<Response, Problem> {
+pub(super) async fn end(Call { app, ctx }: Call, CurrentSession(key): CurrentSession, _: NoBody) -> Reply {
     app.service.end_session(&ctx, key).await?;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, app.auth.no_cookie())]).into_response())
 }
@@ -86,7 +79,7 @@ pub(super) async fn end(
 #[utoipa::path(get, path = "/api/v1/sessions", operation_id = "list_sessions", tag = "access",
     extensions(("x-right" = json!(RequiredRight::Administer))),
     responses((status = 200, description = "Sessions of browsers, the last used first.", body = List<SessionView>)))]
-pub(super) async fn list(Call { app, ctx }: Call) -> Result<axum::Json<List<SessionView>>, Problem> {
+pub(super) async fn list(Call { app, ctx }: Call) -> Answer<List<SessionView>> {
     Ok(axum::Json(List { items: app.service.sessions(&ctx)?, next_cursor: None }))
 }
 

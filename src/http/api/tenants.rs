@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::IntoResponse as _;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -20,7 +20,7 @@ use crate::http::auth::Peer;
 use crate::http::conditional::shown;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Call, Conditions, Idempotency, Json, NoBody, Path, Query};
-use crate::http::problem::Problem;
+use crate::http::problem::{Answer, Problem, Reply};
 use crate::http::{AppState, accept};
 use crate::service::access::context::RequestContext;
 use crate::service::page::Page;
@@ -56,7 +56,7 @@ pub(super) struct TenantQuery {
 pub(super) async fn list(
     Call { app, ctx }: Call,
     Query(query): Query<TenantQuery>,
-) -> Result<axum::Json<List<TenantView>>, Problem> {
+) -> Answer<List<TenantView>> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let labels = query.labels.as_deref().map(LabelSelector::parse).transpose();
     let labels = labels.map_err(|error| ServiceError::field("/labels", error.to_string()))?;
@@ -73,7 +73,7 @@ pub(super) async fn get(
     Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     Query(query): Query<ReadQuery>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let wait = checked_wait(&app, query.wait_s)?;
     let tenant = app.service.settled_tenant(&ctx, &name, query.fresh, wait).await?;
     shown(tenant.generation, &tenant)
@@ -97,7 +97,7 @@ pub(super) async fn put(
     Query(query): Query<EffectQuery>,
     conditions: Conditions,
     Json(spec): Json<TenantSpec<GpuRef>>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let wait = checked_wait(&app, query.wait_s)?;
     let done = app.service.put_tenant(&ctx, name, spec, conditions.options(query.dry_run)).await?;
     answered(&app, &ctx, done, &query, wait).await
@@ -110,7 +110,7 @@ async fn answered(
     mut done: Written<TenantView>,
     query: &EffectQuery,
     wait: Duration,
-) -> Result<Response, Problem> {
+) -> Reply {
     if !query.dry_run && !wait.is_zero() {
         let settled = app.service.settled_tenant(ctx, &done.value.name, false, wait).await?;
         done.value = TenantView { removed: done.value.removed, ..settled };
@@ -133,7 +133,7 @@ pub(super) async fn patch(
     Query(query): Query<EffectQuery>,
     conditions: Conditions,
     Json(patch): Json<MergePatch>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let wait = checked_wait(&app, query.wait_s)?;
     let options = conditions.options(query.dry_run);
     loop {
@@ -203,7 +203,7 @@ pub(super) async fn environment(
     Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Reply {
     let format = accept::negotiated(&headers, &["application/json", SHELL])?;
     let view = app.service.tenant_environment(&ctx, &name).await?;
     if format == SHELL {
@@ -225,7 +225,7 @@ pub(super) async fn clients(
     Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     Query(query): Query<PageQuery>,
-) -> Result<axum::Json<List<ClientView>>, Problem> {
+) -> Answer<List<ClientView>> {
     app.service.tenant(&ctx, &name, false).await?;
     let filter = ClientFilter { tenant: Some(name), daemon: None };
     Ok(axum::Json(app.service.known_clients(&ctx, &filter, false, &query.page()?).await?.into()))
@@ -253,7 +253,7 @@ pub(super) async fn verify(
     conditions: Conditions,
     idempotency: Idempotency,
     _: NoBody,
-) -> Result<Response, Problem> {
+) -> Reply {
     let wait = checked_wait(&app, query.wait_s)?;
     let ctx = idempotency.add_to(ctx, &"verify")?;
     let location = format!("/api/v1/tenants/{name}");
@@ -305,7 +305,7 @@ pub(super) async fn leases(
     Call { app, ctx }: Call,
     Path(name): Path<TenantName>,
     Query(query): Query<PageQuery>,
-) -> Result<axum::Json<List<HeldLease>>, Problem> {
+) -> Answer<List<HeldLease>> {
     Ok(axum::Json(app.service.leases(&ctx, &name, &query.page()?).await?.into()))
 }
 

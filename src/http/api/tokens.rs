@@ -1,14 +1,13 @@
 //! Tokens, and who the caller is.
 
 use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::IntoResponse as _;
 
 use super::{List, PageQuery, WriteQuery};
 use crate::domain::token::TokenId;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Idempotency, Json, NoBody, Path, Query};
-use crate::http::problem::Problem;
-use crate::service::WriteOptions;
+use crate::http::problem::{Answer, Problem, Reply};
 use crate::service::access::tokens::{NewToken, TokenRequest, TokenView};
 use crate::service::access::whoami::WhoamiView;
 
@@ -18,7 +17,7 @@ use crate::service::access::whoami::WhoamiView;
 #[utoipa::path(get, path = "/api/v1/whoami", operation_id = "whoami", tag = "access",
     extensions(("x-right" = json!(RequiredRight::OwnAccount))),
     responses((status = 200, description = "Who the caller is, and what it may do.", body = WhoamiView)))]
-pub(super) async fn whoami(Call { app, ctx }: Call) -> Result<axum::Json<WhoamiView>, Problem> {
+pub(super) async fn whoami(Call { app, ctx }: Call) -> Answer<WhoamiView> {
     Ok(axum::Json(app.service.whoami(&ctx)?))
 }
 
@@ -28,10 +27,7 @@ pub(super) async fn whoami(Call { app, ctx }: Call) -> Result<axum::Json<WhoamiV
 #[utoipa::path(get, path = "/api/v1/tokens", operation_id = "list_tokens", tag = "access",
     extensions(("x-right" = json!(RequiredRight::Administer))), params(PageQuery),
     responses((status = 200, description = "Tokens, ordered by ID.", body = List<TokenView>)))]
-pub(super) async fn list(
-    Call { app, ctx }: Call,
-    Query(query): Query<PageQuery>,
-) -> Result<axum::Json<List<TokenView>>, Problem> {
+pub(super) async fn list(Call { app, ctx }: Call, Query(query): Query<PageQuery>) -> Answer<List<TokenView>> {
     Ok(axum::Json(app.service.tokens(&ctx, &query.page()?).await?.into()))
 }
 
@@ -40,10 +36,7 @@ pub(super) async fn list(
     extensions(("x-right" = json!(RequiredRight::Administer))),
     params(("id" = TokenId, Path, description = "The ID of the token.")),
     responses((status = 200, description = "The token, without its secret.", body = TokenView)))]
-pub(super) async fn get(
-    Call { app, ctx }: Call,
-    Path(id): Path<TokenId>,
-) -> Result<axum::Json<TokenView>, Problem> {
+pub(super) async fn get(Call { app, ctx }: Call, Path(id): Path<TokenId>) -> Answer<TokenView> {
     Ok(axum::Json(app.service.token(&ctx, &id).await?))
 }
 
@@ -64,9 +57,9 @@ pub(super) async fn create(
     Query(query): Query<WriteQuery>,
     idempotency: Idempotency,
     Json(request): Json<TokenRequest>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let ctx = idempotency.add_to(ctx, &request)?;
-    let made = app.service.create_token(&ctx, request, WriteOptions::unconditional(query.dry_run)).await?;
+    let made = app.service.create_token(&ctx, request, query.options()).await?;
     if made.secret.is_none() {
         return Ok((StatusCode::OK, axum::Json(made)).into_response());
     }
@@ -87,6 +80,6 @@ pub(super) async fn revoke(
     Query(query): Query<WriteQuery>,
     _: NoBody,
 ) -> Result<StatusCode, Problem> {
-    app.service.revoke_token(&ctx, id, WriteOptions::unconditional(query.dry_run)).await?;
+    app.service.revoke_token(&ctx, id, query.options()).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::http::AppState;
 use crate::http::extract::Path;
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, Reply};
 
 /// An embedded file.
 struct Asset {
@@ -71,7 +71,7 @@ pub(super) fn router() -> Router<AppState> {
     Router::new().route("/assets/{digest}/{name}", get(serve)).route("/favicon.ico", get(icon))
 }
 
-async fn serve(Path((digest, name)): Path<(String, String)>) -> Result<Response, Problem> {
+async fn serve(Path((digest, name)): Path<(String, String)>) -> Reply {
     let asset = ASSETS.iter().find(|asset| asset.name == name).filter(|_| digest == *DIGEST);
     asset.map(|asset| answer(asset, "public, max-age=31536000, immutable")).ok_or_else(|| {
         Problem::new(

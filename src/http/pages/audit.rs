@@ -2,24 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use askama::Template;
 use axum::Router;
-use axum::response::Response;
 use axum::routing::get;
 use serde_json::Value;
 
-use super::forms::Form;
-use super::frame::{Frame, Section};
-use super::listed;
-use super::lists::{ListQuery, Listing};
+use super::frame::Section;
+use super::lists::{ListQuery, list_page};
 use crate::domain::audit::{AuditOutcome, AuditRecord, Head};
 use crate::http::AppState;
 use crate::http::extract::Call;
-use crate::http::problem::Problem;
-use crate::service::ServiceError;
+use crate::http::problem::Reply;
 use crate::service::access::audit::AuditFilter;
-use crate::service::access::context::RequestContext;
-use crate::service::page::Paged;
 
 const OUTCOMES: [AuditOutcome; 3] = [AuditOutcome::Done, AuditOutcome::Refused, AuditOutcome::Failed];
 /// Fields of the filter.
@@ -29,20 +22,7 @@ pub(super) fn router() -> Router<AppState> {
     Router::new().route("/audit", get(list))
 }
 
-#[derive(Template)]
-#[template(path = "audit.html")]
-struct AuditPage<'a> {
-    frame: Frame,
-    query: &'a Form,
-    list: Listing<AuditRow>,
-    head: Option<Head>,
-}
-
-impl AuditPage<'_> {
-    fn is_filtered(&self) -> bool {
-        FILTER.into_iter().any(|name| !self.query.text(name).is_empty())
-    }
-}
+list_page!(AuditPage, "audit.html", AuditRow, head: Option<Head>);
 
 /// A row, and what it changed.
 struct AuditRow {
@@ -60,30 +40,21 @@ struct FieldChange {
     after: Option<String>,
 }
 
-async fn list(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
-    let list = query.listing(found(&app, &ctx, &query).await, &FILTER)?.map(AuditRow::of);
-    let head = match list.problem() {
-        None => Some(app.service.audit_head(&ctx).await?),
-        Some(_) => None,
+async fn list(Call { app, ctx }: Call, query: ListQuery) -> Reply {
+    let found = async {
+        let filter = AuditFilter {
+            actor: query.text("actor").map(str::to_owned),
+            target: query.text("target").map(str::to_owned),
+            outcome: query.parsed("outcome", parse_outcome)?,
+            since: None,
+            until: None,
+        };
+        app.service.audit(&ctx, &filter, &query.page()?).await
     };
-    let frame = Frame::of(&app.service, &ctx, Section::Audit, "Audit").await;
-    let problem = list.problem();
-    Ok(listed(&AuditPage { frame, query: query.form(), list, head }, problem))
-}
-
-async fn found(
-    app: &AppState,
-    ctx: &RequestContext,
-    query: &ListQuery,
-) -> Result<Paged<AuditRecord>, ServiceError> {
-    let filter = AuditFilter {
-        actor: query.text("actor").map(str::to_owned),
-        target: query.text("target").map(str::to_owned),
-        outcome: query.parsed("outcome", parse_outcome)?,
-        since: None,
-        until: None,
-    };
-    app.service.audit(ctx, &filter, &query.page()?).await
+    let found = found.await;
+    let head = if found.is_ok() { Some(app.service.audit_head(&ctx).await?) } else { None };
+    let page = query.into_page(&app, &ctx, Section::Audit, &FILTER, found).await?.map(AuditRow::of);
+    Ok(page.answer(|page| AuditPage { page, head }))
 }
 
 fn parse_outcome(text: &str) -> Result<AuditOutcome, String> {

@@ -3,7 +3,7 @@
 use super::format::{Badge, Lasting, Moment, Tone};
 use crate::domain::event::Severity;
 use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
-use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::domain::{DaemonName, GpuUuid};
 use crate::http::AppState;
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
@@ -77,33 +77,6 @@ impl Banner {
             app.service.worst_incidents(ctx, about, SHOWN).await?;
         let rows = incidents.into_iter().map(|incident| IncidentRow::of(incident, now)).collect();
         Ok(Self { rows, total, open, list })
-    }
-
-    /// Reads the incidents of a daemon, from its first event on.
-    pub(super) async fn of_daemon(
-        app: &AppState,
-        ctx: &RequestContext,
-        daemon: &DaemonName,
-        from_event: Option<i64>,
-    ) -> Result<Self, Problem> {
-        let daemon = Some(daemon.clone());
-        Self::of(app, ctx, IncidentFilter { daemon, from_event, ..IncidentFilter::default() }).await
-    }
-
-    /// Reads the incidents of a GPU.
-    pub(super) async fn of_gpu(app: &AppState, ctx: &RequestContext, gpu: &GpuUuid) -> Result<Self, Problem> {
-        Self::of(app, ctx, IncidentFilter { gpu: Some(gpu.clone()), ..IncidentFilter::default() }).await
-    }
-
-    /// Reads the incidents of a tenant, from its first event on.
-    pub(super) async fn of_tenant(
-        app: &AppState,
-        ctx: &RequestContext,
-        tenant: &TenantName,
-        from_event: Option<i64>,
-    ) -> Result<Self, Problem> {
-        let tenant = Some(tenant.clone());
-        Self::of(app, ctx, IncidentFilter { tenant, from_event, ..IncidentFilter::default() }).await
     }
 
     /// The tone of the worst of them.

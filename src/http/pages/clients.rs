@@ -2,16 +2,15 @@
 
 use askama::Template;
 use axum::Router;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::get;
 
-use super::daemons::daemon_names;
 use super::format::Amount;
 use super::forms::{Form, Shape, rehearsal_refusal};
 use super::frame::{Frame, Section};
-use super::gpus::GpuRow;
-use super::lists::{ListQuery, Listing};
-use super::{listed, refused_with, rendered};
+use super::gpus::{GpuRow, called};
+use super::lists::{ListQuery, list_page};
+use super::{followed, rendered, with_status};
 use crate::domain::access::Role;
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::event::{AffectedClient, Event, EventFilter};
@@ -20,10 +19,10 @@ use crate::domain::memory::Bytes;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
-use crate::service::page::{MAX_LIMIT, Page, Paged};
+use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::{ServiceError, WriteOptions};
 
@@ -37,22 +36,7 @@ pub(super) fn router() -> Router<AppState> {
 /// Events shown for a client.
 const EVENTS: u32 = 20;
 
-#[derive(Template)]
-#[template(path = "clients.html")]
-struct ClientsPage {
-    frame: Frame,
-    list: Listing<ClientView>,
-    daemon: String,
-    tenant: String,
-    daemons: Vec<DaemonName>,
-    of_host: bool,
-}
-
-impl ClientsPage {
-    fn is_filtered(&self) -> bool {
-        !self.tenant.is_empty() || !self.daemon.is_empty()
-    }
-}
+list_page!(ClientsPage, "clients.html", ClientView);
 
 /// Total memory of a client, if the driver reports any.
 pub(super) fn memory(client: &ClientView) -> Option<Amount> {
@@ -60,27 +44,15 @@ pub(super) fn memory(client: &ClientView) -> Option<Amount> {
     bytes.reduce(u64::saturating_add).map(Amount)
 }
 
-async fn all(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
-    let list = query.listing(found(&app, &ctx, &query).await, &["daemon", "tenant"])?;
-    let frame = Frame::of(&app.service, &ctx, Section::Clients, "Clients").await;
-    let of_host = frame.may(Role::Viewer);
-    let daemons = if of_host { daemon_names(&app, &ctx).await? } else { Vec::new() };
-    let text = |name| query.text(name).unwrap_or_default().to_owned();
-    let (daemon, tenant) = (text("daemon"), text("tenant"));
-    let (frame, problem) = (list.framed(frame), list.problem());
-    Ok(listed(&ClientsPage { frame, list, daemon, tenant, daemons, of_host }, problem))
-}
-
-async fn found(
-    app: &AppState,
-    ctx: &RequestContext,
-    query: &ListQuery,
-) -> Result<Paged<ClientView>, ServiceError> {
-    let filter = ClientFilter {
-        daemon: query.parsed("daemon", DaemonName::parse)?,
-        tenant: query.parsed("tenant", TenantName::parse)?,
+async fn all(Call { app, ctx }: Call, query: ListQuery) -> Reply {
+    let found = async {
+        let daemon = query.parsed("daemon", DaemonName::parse)?;
+        let filter = ClientFilter { daemon, tenant: query.parsed("tenant", TenantName::parse)? };
+        app.service.clients(&ctx, &filter, false, &query.page()?).await
     };
-    app.service.clients(ctx, &filter, false, &query.page()?).await
+    let found = found.await;
+    let page = query.into_page(&app, &ctx, Section::Clients, &["daemon", "tenant"], found).await?;
+    Ok(page.with_daemons(&app, &ctx).await?.answer(|page| ClientsPage { page }))
 }
 
 #[derive(Template)]
@@ -98,11 +70,10 @@ struct ClientPage {
     events: Vec<Event>,
 }
 
-async fn show(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Reply {
     let service = &app.service;
-    let newest = Page::first(EVENTS);
     let filter = EventFilter { client: Some(id), ..EventFilter::default() };
-    let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
+    let events = service.events(&ctx, filter, Order::NewestFirst, &Page::first(EVENTS)).await?.items;
     let client = match service.client(&ctx, id).await {
         Ok(client) => Some(client),
         // Its events remain when it is gone.
@@ -119,16 +90,12 @@ async fn show(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Result<Respo
             }
         }
     }
-    let title = format!("Client {}", id.pid);
-    let frame = Frame::of(service, &ctx, Section::Clients, &title).await.live();
+    let frame = Frame::of(service, &ctx, Section::Clients, format!("Client {}", id.pid)).await.live();
     let of_host = frame.may(Role::Viewer);
     let gpus = if of_host && client.is_some() { GpuRow::all(&app, &ctx).await? } else { Vec::new() };
-    let called = |uuid: &GpuUuid| {
-        let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
-        known.map_or_else(|| uuid.to_string(), GpuRow::called)
-    };
     let memory = client.iter().flat_map(|client| &client.memory);
-    let memory = memory.map(|one| (one.gpu.clone(), called(&one.gpu), one.used_bytes.map(Amount))).collect();
+    let memory =
+        memory.map(|one| (one.gpu.clone(), called(&gpus, &one.gpu), one.used_bytes.map(Amount))).collect();
     Ok(rendered(&ClientPage { frame, id, client, of_host, memory, gone, incident, events }))
 }
 
@@ -152,51 +119,47 @@ struct TerminateChoice {
     stopped: StoppedPolicy,
 }
 
-async fn confirm_terminate(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Result<Response, Problem> {
-    let client = match app.service.client(&ctx, id).await {
-        Err(error @ ServiceError::NotFound { .. }) => {
-            return redirect_to_history(&app, &ctx, id, error).await;
-        }
-        client => client?,
-    };
-    let stopped = app.service.is_client_stopped(&ctx, id).await?;
-    // The user chooses the action on the page; any one will do for the rehearsal.
-    let policy = if stopped { StoppedPolicy::Continue } else { StoppedPolicy::Refuse };
-    let rehearsed = app.service.terminate(&ctx, id, policy, WriteOptions::rehearsal()).await;
-    let refused = rehearsal_refusal(&ctx, rehearsed)?;
-    let title = format!("Terminate client {}", id.pid);
-    let frame = Frame::of(&app.service, &ctx, Section::Clients, &title).await;
-    Ok(rendered(&TerminatePage { frame, client, refused, stopped }))
+async fn confirm_terminate(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Reply {
+    terminate_page(&app, &ctx, id, None).await
 }
 
-async fn terminate(
-    Call { app, ctx }: Call,
-    Path(id): Path<ClientId>,
-    form: Form,
-) -> Result<Response, Problem> {
+/// The page that asks before a client is terminated, and again after that was refused; the events of a client that has ended.
+async fn terminate_page(
+    app: &AppState,
+    ctx: &RequestContext,
+    id: ClientId,
+    error: Option<ServiceError>,
+) -> Reply {
+    let client = match app.service.client(ctx, id).await {
+        Err(error @ ServiceError::NotFound { .. }) => return redirect_to_history(app, ctx, id, error).await,
+        client => client?,
+    };
+    let stopped = app.service.is_client_stopped(ctx, id).await?;
+    let problem = error.map(|error| Problem::of(error, &ctx.actor));
+    let refused = match &problem {
+        // If it was stopped since the page was rendered, the choice is shown.
+        Some(problem) => (!stopped).then(|| problem.detail.clone()),
+        None => {
+            // The user chooses the action on the page; any one will do for the rehearsal.
+            let policy = if stopped { StoppedPolicy::Continue } else { StoppedPolicy::Refuse };
+            let rehearsed = app.service.terminate(ctx, id, policy, WriteOptions::rehearsal()).await;
+            rehearsal_refusal(ctx, rehearsed)?
+        }
+    };
+    let frame = Frame::of(&app.service, ctx, Section::Clients, format!("Terminate client {}", id.pid)).await;
+    Ok(with_status(&TerminatePage { frame, client, refused, stopped }, problem))
+}
+
+async fn terminate(Call { app, ctx }: Call, Path(id): Path<ClientId>, form: Form) -> Reply {
     let policy = match form.text(STOPPED) {
         "" => StoppedPolicy::Refuse,
         _ => form.read::<TerminateChoice>(&[(STOPPED, Shape::Text)])?.stopped,
     };
     match app.service.terminate(&ctx, id, policy, WriteOptions::default()).await {
-        Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
+        Ok(operation) => Ok(followed(operation.id)),
         // The client has ended already, as requested.
         Err(error @ ServiceError::NotFound { .. }) => redirect_to_history(&app, &ctx, id, error).await,
-        Err(error @ ServiceError::Conflict(_)) => {
-            let client = match app.service.client(&ctx, id).await {
-                Err(error @ ServiceError::NotFound { .. }) => {
-                    return redirect_to_history(&app, &ctx, id, error).await;
-                }
-                client => client?,
-            };
-            // Stopped since the page was rendered: show it again, with the choice.
-            let stopped = app.service.is_client_stopped(&ctx, id).await.unwrap_or(false);
-            let problem = Problem::of(error, &ctx.actor);
-            let refused = (!stopped).then(|| problem.detail.clone());
-            let title = format!("Terminate client {}", id.pid);
-            let frame = Frame::of(&app.service, &ctx, Section::Clients, &title).await;
-            Ok(refused_with(&TerminatePage { frame, client, refused, stopped }, problem))
-        }
+        Err(error @ ServiceError::Conflict(_)) => terminate_page(&app, &ctx, id, Some(error)).await,
         Err(error) => Err(error.into()),
     }
 }
@@ -207,7 +170,7 @@ async fn redirect_to_history(
     ctx: &RequestContext,
     id: ClientId,
     not_found: ServiceError,
-) -> Result<Response, Problem> {
+) -> Reply {
     let filter = EventFilter { client: Some(id), ..EventFilter::default() };
     let events = app.service.events(ctx, filter, Order::NewestFirst, &Page::first(1)).await?.items;
     if events.is_empty() {

@@ -2,15 +2,13 @@
 
 use askama::Template;
 use axum::Router;
-use axum::response::Response;
 use axum::routing::get;
 use serde_json::{Map, Value};
 
-use super::format::{Badge, Moment, severity};
-use super::forms::Form;
+use super::format::{self, Moment};
 use super::frame::{Frame, Section};
-use super::lists::{ListQuery, Listing, ROWS};
-use super::{gpus, listed, rendered};
+use super::lists::{ListQuery, ROWS, list_page};
+use super::{gpus, rendered};
 use crate::domain::access::Role;
 use crate::domain::client::ClientId;
 use crate::domain::event::{Details, Event, EventCause, EventFilter, EventSubject, EventType, Severity};
@@ -18,11 +16,10 @@ use crate::domain::incident::IncidentFilter;
 use crate::domain::{DaemonName, GpuUuid, TenantName, rfc3339};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
-use crate::http::problem::Problem;
-use crate::service::ServiceError;
+use crate::http::problem::{Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
-use crate::service::page::{Page, Paged};
+use crate::service::page::Page;
 
 /// The newest incidents of a daemon among which an event's own is looked for.
 const INCIDENTS: u32 = 100;
@@ -39,25 +36,13 @@ pub(super) fn router() -> Router<AppState> {
     Router::new().route("/events", get(list)).route("/events/{id}", get(show))
 }
 
-#[derive(Template)]
-#[template(path = "events.html")]
-struct EventsPage<'a> {
-    frame: Frame,
-    query: &'a Form,
-    list: Listing<Event>,
-    /// Groups of types that can be selected as one.
-    types: Vec<(&'static str, Vec<EventType>)>,
-}
+list_page!(EventsPage, "events.html", Event);
 
-impl EventsPage<'_> {
+impl EventsPage {
     /// Filter fields that are not in the form, and that links set.
     fn brought(&self) -> impl Iterator<Item = (&str, &str)> {
         let brought = ["client", "operation", "gpu"];
         brought.into_iter().map(|name| (name, self.query.text(name))).filter(|(_, value)| !value.is_empty())
-    }
-
-    fn is_filtered(&self) -> bool {
-        FILTER.into_iter().any(|name| !self.query.text(name).is_empty())
     }
 }
 
@@ -68,8 +53,6 @@ struct EventPage {
     event: Event,
     /// The display names of the GPUs.
     gpus: Vec<(GpuUuid, String)>,
-    at: Moment,
-    matters: Badge,
     /// The event that caused it.
     cause: Option<i64>,
     caused_by: String,
@@ -80,33 +63,26 @@ struct EventPage {
     related: Vec<Event>,
 }
 
-async fn list(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
-    let list = query.listing(found(&app, &ctx, &query).await, &FILTER)?;
-    let frame = list.framed(Frame::of(&app.service, &ctx, Section::Events, "Events").await);
-    let problem = list.problem();
-    Ok(listed(&EventsPage { frame, query: query.form(), list, types: groups() }, problem))
-}
-
-async fn found(
-    app: &AppState,
-    ctx: &RequestContext,
-    query: &ListQuery,
-) -> Result<Paged<Event>, ServiceError> {
-    let filter = EventFilter {
-        types: query.parsed("type", EventFilter::parse_types)?.unwrap_or_default(),
-        severity: query.parsed("severity", parse_severity)?,
-        daemon: query.parsed("daemon", DaemonName::parse)?,
-        tenant: query.parsed("tenant", TenantName::parse)?,
-        client: query.parsed("client", ClientId::parse)?,
-        operation: query.parsed("operation", uuid::Uuid::parse_str)?,
-        since: query.parsed("within", |text| parse_within(app.service.clock().unix_ms(), text))?,
-        ..EventFilter::default()
+async fn list(Call { app, ctx }: Call, query: ListQuery) -> Reply {
+    let found = async {
+        let mut filter = EventFilter {
+            types: query.parsed("type", EventFilter::parse_types)?.unwrap_or_default(),
+            severity: query.parsed("severity", parse_severity)?,
+            daemon: query.parsed("daemon", DaemonName::parse)?,
+            tenant: query.parsed("tenant", TenantName::parse)?,
+            client: query.parsed("client", ClientId::parse)?,
+            operation: query.parsed("operation", uuid::Uuid::parse_str)?,
+            since: query.parsed("within", |text| parse_within(app.service.clock().unix_ms(), text))?,
+            ..EventFilter::default()
+        };
+        if let Some(gpu) = query.text("gpu") {
+            filter = app.service.of_gpu(&ctx, filter, gpu).await?;
+        }
+        app.service.events(&ctx, filter, Order::NewestFirst, &query.page()?).await
     };
-    let filter = match query.text("gpu") {
-        Some(gpu) => app.service.of_gpu(ctx, filter, gpu).await?,
-        None => filter,
-    };
-    app.service.events(ctx, filter, Order::NewestFirst, &query.page()?).await
+    let found = found.await;
+    let page = query.into_page(&app, &ctx, Section::Events, &FILTER, found).await?;
+    Ok(page.answer(|page| EventsPage { page }))
 }
 
 fn parse_severity(text: &str) -> Result<Severity, String> {
@@ -134,9 +110,9 @@ fn groups() -> Vec<(&'static str, Vec<EventType>)> {
     groups
 }
 
-async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Reply {
     let event = app.service.event(&ctx, id).await?;
-    let frame = Frame::of(&app.service, &ctx, Section::Events, &format!("Event {id}")).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Events, format!("Event {id}")).await;
     let caused = EventFilter { cause: Some(id), ..EventFilter::default() };
     let related = app.service.events(&ctx, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
     let details = serde_json::to_value(&event.details).unwrap_or_default();
@@ -156,8 +132,6 @@ async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Result<Response, 
         frame,
         incident: incident_of(&app, &ctx, &event).await?,
         gpus: gpus::names(&app, &ctx).await,
-        at: Moment(event.at),
-        matters: severity(event.severity),
         cause,
         caused_by,
         details: detail_lines(&details, &event.subject),

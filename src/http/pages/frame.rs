@@ -26,6 +26,13 @@ pub(super) enum Section {
     Elsewhere,
 }
 
+impl Section {
+    /// Its name in the menu, which is the title of its list.
+    pub(super) fn label(self) -> &'static str {
+        SECTIONS.iter().find(|(section, ..)| *section == self).map_or("", |(_, _, label, _)| label)
+    }
+}
+
 /// Users who see the link to a section.
 #[derive(Clone, Copy)]
 enum Visibility {
@@ -56,6 +63,18 @@ pub(super) struct NavLink {
     pub(super) href: &'static str,
     pub(super) label: &'static str,
     pub(super) current: bool,
+}
+
+/// A link to what something is about, or to where it can be handled.
+pub(super) struct PageLink {
+    pub(super) href: String,
+    pub(super) label: String,
+}
+
+impl PageLink {
+    pub(super) fn new(href: impl Into<String>, label: impl Into<String>) -> Self {
+        Self { href: href.into(), label: label.into() }
+    }
 }
 
 /// The frame of a page without a session, which reveals as little as possible.
@@ -90,7 +109,12 @@ pub(super) struct Frame {
 
 impl Frame {
     /// The frame of a page in this section, for the logged-in user.
-    pub(super) async fn of(service: &Service, ctx: &RequestContext, place: Section, title: &str) -> Self {
+    pub(super) async fn of(
+        service: &Service,
+        ctx: &RequestContext,
+        place: Section,
+        title: impl Into<String>,
+    ) -> Self {
         let role = host_role(&ctx.actor.grant);
         let sections = SECTIONS.iter().filter(|(_, _, _, shown_to)| match shown_to {
             Visibility::All => true,
@@ -102,7 +126,7 @@ impl Frame {
             current: *of == place,
         };
         Self {
-            title: title.to_owned(),
+            title: title.into(),
             sections: sections.map(link).collect(),
             who: ctx.actor.subject.to_string(),
             called: match &ctx.actor.subject {

@@ -2,15 +2,14 @@
 
 use askama::Template;
 use axum::Router;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::{get, post};
 
 use super::banner::IncidentRow;
-use super::daemons::daemon_names;
 use super::forms::Form;
 use super::frame::{Frame, Section};
-use super::lists::{ListQuery, Listing};
-use super::{gpus, listed, rendered};
+use super::lists::{ListQuery, list_page};
+use super::{gpus, rendered};
 use crate::domain::access::Role;
 use crate::domain::event::Event;
 use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
@@ -18,7 +17,7 @@ use crate::domain::memory::Bytes;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::incidents::{AcknowledgeRequest, IncidentView};
 use crate::service::{ServiceError, WriteOptions};
@@ -30,37 +29,13 @@ pub(super) fn router() -> Router<AppState> {
         .route("/incidents/{id}/acknowledge", post(acknowledge))
 }
 
-#[derive(Template)]
-#[template(path = "incidents.html")]
-struct IncidentsPage<'a> {
-    frame: Frame,
-    list: Listing<IncidentRow>,
-    query: &'a Form,
-    daemons: Vec<DaemonName>,
-}
+list_page!(IncidentsPage, "incidents.html", IncidentRow);
 
 /// Events shown in full; further ones are linked.
 const EVENTS: usize = 20;
 
 /// The fields of the filter.
 const FILTER: [&str; 5] = ["state", "acknowledged", "kind", "daemon", "tenant"];
-
-impl IncidentsPage<'_> {
-    /// Returns true if any field of the filter is set.
-    fn is_filtered(&self) -> bool {
-        FILTER.iter().any(|field| !self.query.text(field).is_empty())
-    }
-
-    /// The kinds that the filter offers.
-    fn kinds() -> &'static [IncidentKind] {
-        IncidentKind::ALL
-    }
-
-    /// Returns true if the reader may see the pages of daemons.
-    fn of_host(&self) -> bool {
-        self.frame.may(Role::Viewer)
-    }
-}
 
 #[derive(Template)]
 #[template(path = "incident.html")]
@@ -120,21 +95,15 @@ fn filter(query: &ListQuery) -> Result<IncidentFilter, ServiceError> {
     })
 }
 
-async fn list(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
-    let found = match (filter(&query), query.page()) {
-        (Ok(filter), Ok(page)) => app.service.incidents(&ctx, filter, &page).await,
-        (Err(error), _) | (_, Err(error)) => Err(error),
-    };
-    let now = app.service.clock().unix_ms();
-    let list = query.listing(found, &FILTER)?;
-    let list = list.map(|incident| IncidentRow::of(incident, now));
-    let frame = list.framed(Frame::of(&app.service, &ctx, Section::Incidents, "Incidents").await);
-    let daemons = if frame.may(Role::Viewer) { daemon_names(&app, &ctx).await? } else { Vec::new() };
-    let problem = list.problem();
-    Ok(listed(&IncidentsPage { frame, list, query: query.form(), daemons }, problem))
+async fn list(Call { app, ctx }: Call, query: ListQuery) -> Reply {
+    let found = async { app.service.incidents(&ctx, filter(&query)?, &query.page()?).await };
+    let (found, now) = (found.await, app.service.clock().unix_ms());
+    let page = query.into_page(&app, &ctx, Section::Incidents, &FILTER, found).await?;
+    let page = page.map(|incident| IncidentRow::of(incident, now));
+    Ok(page.with_daemons(&app, &ctx).await?.answer(|page| IncidentsPage { page }))
 }
 
-async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Reply {
     let incident = app.service.incident(&ctx, id).await?;
     let holders = app.service.fault_holders(&ctx, &incident)?.into_iter().map(|holder| {
         let remedy = if holder.stopped {
@@ -145,13 +114,9 @@ async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Result<Response, 
         (holder.client.pid, remedy)
     });
     let holders = holders.collect();
-    let frame = Frame::of(&app.service, &ctx, Section::Incidents, &format!("Incident {id}")).await.live();
+    let frame = Frame::of(&app.service, &ctx, Section::Incidents, format!("Incident {id}")).await.live();
     let named = if frame.may(Role::Viewer) { gpus::names(&app, &ctx).await } else { Vec::new() };
-    let gpus = incident.gpus.iter().map(|gpu| {
-        let name = named.iter().find(|(uuid, _)| uuid == gpu);
-        (gpu.clone(), name.map_or_else(|| gpu.to_string(), |(_, name)| name.clone()))
-    });
-    let gpus = gpus.collect();
+    let gpus = incident.gpus.iter().map(|gpu| (gpu.clone(), gpus::name_of(&named, gpu))).collect();
     let events = events_of(&app, &ctx, &incident).await?;
     let row = IncidentRow::of(incident, app.service.clock().unix_ms());
     Ok(rendered(&IncidentPage { frame, row, gpus, holders, events }))
@@ -175,7 +140,7 @@ async fn events_of(
     Ok(events)
 }
 
-async fn acknowledge(Call { app, ctx }: Call, Path(id): Path<i64>, form: Form) -> Result<Response, Problem> {
+async fn acknowledge(Call { app, ctx }: Call, Path(id): Path<i64>, form: Form) -> Reply {
     let note = Some(form.text("note").to_owned());
     app.service.acknowledge_incident(&ctx, id, AcknowledgeRequest { note }, WriteOptions::default()).await?;
     Ok(Redirect::to(&format!("/incidents/{id}")).into_response())

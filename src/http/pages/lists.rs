@@ -1,13 +1,21 @@
 //! Long lists: filtered and paginated on the server, with addresses that can be bookmarked and shared.
 
+use askama::Template;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use axum::response::Response;
 use form_urlencoded::Serializer;
 
+use super::daemons::daemon_names;
 use super::forms::{Form, FormErrors};
-use super::frame::Frame;
+use super::frame::{Frame, Section};
+use super::with_status;
+use crate::domain::DaemonName;
+use crate::domain::access::Role;
+use crate::http::AppState;
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
+use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
 
 /// Rows per page.
@@ -67,25 +75,31 @@ impl ListQuery {
         }
     }
 
-    /// The rows, or an error; errors of the filter's `fields` are shown beside them.
-    pub(super) fn listing<T>(
-        &self,
+    /// The page of a section with the rows that were found, or the error of its filter or cursor; errors of the filter's `fields` are
+    /// shown beside them.
+    pub(super) async fn into_page<T>(
+        self,
+        app: &AppState,
+        ctx: &RequestContext,
+        section: Section,
+        fields: &'static [&'static str],
         found: Result<Paged<T>, ServiceError>,
-        fields: &[&str],
-    ) -> Result<Listing<T>, ServiceError> {
+    ) -> Result<ListPage<T>, Problem> {
         let is_first = self.is_first();
-        match found {
-            Ok(Paged { items, next_cursor }) => {
-                let (page_links, refused) = (self.page_links(next_cursor.as_deref()), FormErrors::default());
-                Ok(Listing { rows: items, page_links, refused, is_first, problem: None })
-            }
+        let (found, problem) = match found {
+            Ok(found) => (found, None),
             Err(error @ ServiceError::Invalid(_)) => {
-                let problem = Problem::from(error);
-                let (page_links, refused) = (self.page_links(None), FormErrors::of(problem.clone(), fields));
-                Ok(Listing { rows: Vec::new(), page_links, refused, is_first, problem: Some(problem) })
+                (Paged { items: Vec::new(), next_cursor: None }, Some(Problem::from(error)))
             }
-            Err(error) => Err(error),
-        }
+            Err(error) => return Err(error.into()),
+        };
+        let refused = problem.clone().map(|problem| FormErrors::of(problem, fields)).unwrap_or_default();
+        let page_links = self.page_links(found.next_cursor.as_deref());
+        let list = Listing { rows: found.items, page_links, refused, is_first };
+        let mut frame = Frame::of(&app.service, ctx, section, section.label()).await;
+        // New entries would change it, where they come by themselves.
+        frame.live = is_first && problem.is_none() && !matches!(section, Section::Audit | Section::Tokens);
+        Ok(ListPage { frame, list, query: self.query, fields, daemons: Vec::new(), problem })
     }
 
     /// Links to other pages.
@@ -95,38 +109,95 @@ impl ListQuery {
     }
 }
 
-/// A list: its rows, or the error of its filter or cursor.
+/// The rows of a list, and the errors of its filter.
 pub(super) struct Listing<T> {
     pub(super) rows: Vec<T>,
     pub(super) page_links: PageLinks,
     pub(super) refused: FormErrors,
     /// True if it is the first page, which changes as things happen.
     is_first: bool,
-    problem: Option<Problem>,
 }
 
 impl<T> Listing<T> {
-    /// Converts each row.
-    pub(super) fn map<U>(self, row: impl FnMut(T) -> U) -> Listing<U> {
-        let Self { rows, page_links, refused, is_first, problem } = self;
-        Listing { rows: rows.into_iter().map(row).collect(), page_links, refused, is_first, problem }
-    }
-
     /// Returns true if the whole list is empty, and not only this page.
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.is_first && self.refused.is_empty()
     }
+}
 
-    /// Makes the page live if new entries would change it.
-    pub(super) fn framed(&self, frame: Frame) -> Frame {
-        if self.is_first && self.refused.is_empty() { frame.live() } else { frame }
+/// A page that lists things.
+pub(super) struct ListPage<T> {
+    pub(super) frame: Frame,
+    pub(super) list: Listing<T>,
+    /// The query as it was written.
+    pub(super) query: Form,
+    /// The fields of the filter.
+    fields: &'static [&'static str],
+    /// The daemons that the filter offers.
+    pub(super) daemons: Vec<DaemonName>,
+    problem: Option<Problem>,
+}
+
+impl<T> ListPage<T> {
+    /// Returns true if any field of the filter is set.
+    pub(super) fn is_filtered(&self) -> bool {
+        self.fields.iter().any(|field| !self.query.text(field).is_empty())
     }
 
-    /// The problem of the response.
-    pub(super) fn problem(&self) -> Option<Problem> {
-        self.problem.clone()
+    /// Returns true if the user may see the host's daemons.
+    pub(super) fn of_host(&self) -> bool {
+        self.frame.may(Role::Viewer)
+    }
+
+    /// Lets the filter offer the daemons of the host, to users who may see them.
+    pub(super) async fn with_daemons(
+        mut self,
+        app: &AppState,
+        ctx: &RequestContext,
+    ) -> Result<Self, Problem> {
+        if self.of_host() {
+            self.daemons = daemon_names(app, ctx).await?;
+        }
+        Ok(self)
+    }
+
+    /// Converts each row.
+    pub(super) fn map<U>(self, row: impl FnMut(T) -> U) -> ListPage<U> {
+        let Self { frame, list, query, fields, daemons, problem } = self;
+        let Listing { rows, page_links, refused, is_first } = list;
+        let list = Listing { rows: rows.into_iter().map(row).collect(), page_links, refused, is_first };
+        ListPage { frame, list, query, fields, daemons, problem }
+    }
+
+    /// The response, with the status of the error of the filter.
+    pub(super) fn answer<P: Template>(mut self, page: impl FnOnce(Self) -> P) -> Response {
+        let problem = self.problem.take();
+        let page = page(self);
+        with_status(&page, problem)
     }
 }
+
+/// Declares the template of a list, which has what [`ListPage`] has, and further fields.
+macro_rules! list_page {
+    ($page:ident, $template:literal, $row:ty $(, $field:ident: $type:ty)*) => {
+        #[derive(askama::Template)]
+        #[template(path = $template)]
+        struct $page {
+            page: $crate::http::pages::lists::ListPage<$row>,
+            $($field: $type,)*
+        }
+
+        impl std::ops::Deref for $page {
+            type Target = $crate::http::pages::lists::ListPage<$row>;
+
+            fn deref(&self) -> &Self::Target {
+                &self.page
+            }
+        }
+    };
+}
+
+pub(super) use list_page;
 
 /// Links to other pages of a list.
 pub(super) struct PageLinks {

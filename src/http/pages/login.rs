@@ -16,7 +16,7 @@ use crate::domain::token::Secret;
 use crate::http::AppState;
 use crate::http::audit::RequestedChange;
 use crate::http::auth::{self, Peer};
-use crate::http::problem::{Detail, Problem};
+use crate::http::problem::{Detail, Problem, Reply};
 use crate::service::access::sessions::NewSession;
 
 #[derive(Template)]
@@ -184,7 +184,7 @@ pub(super) async fn log_out(
     ConnectInfo(peer): ConnectInfo<Peer>,
     Extension(requested): Extension<RequestedChange>,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Reply {
     if let Some((admission, key)) = auth::session(&app, peer, &headers) {
         auth::same_site(&headers)?;
         let ctx = requested.about("session").by(admission.actor, app.service.clock());

@@ -39,7 +39,7 @@ use tower_http::compression::CompressionLayer;
 pub(super) use failure::{reader, shown};
 pub(super) use routes::FormTargets;
 
-use rendering::{listed, page, refused_with, rendered};
+use rendering::{followed, page, refusal, refused_with, rendered, with_status};
 use routes::PageRoutes;
 
 use super::AppState;

@@ -2,28 +2,25 @@
 
 use askama::Template;
 use axum::Router;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::{get, post};
 use uuid::Uuid;
 
-use super::daemons::daemon_names;
-use super::format::{self, Badge, Lasting, Moment, Tone};
-use super::forms::Form;
-use super::frame::{Frame, Section};
-use super::lists::{ListQuery, Listing};
-use super::{listed, rendered};
+use super::format::{self, Badge, Lasting, Tone};
+use super::frame::{Frame, PageLink, Section};
+use super::lists::{ListQuery, list_page};
+use super::rendered;
 use crate::domain::DaemonName;
-use crate::domain::access::Role;
 use crate::domain::event::{EventCause, EventFilter, EventType};
 use crate::domain::maintenance::OnTimeout;
 use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState, Step};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, Reply};
+use crate::service::WriteOptions;
 use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
-use crate::service::page::{Page, Paged};
-use crate::service::{ServiceError, WriteOptions};
+use crate::service::page::Page;
 
 /// Most operations shown as running.
 const MAX_ACTIVE: u32 = 10;
@@ -42,24 +39,13 @@ pub(super) fn router() -> Router<AppState> {
         .route("/operations/{id}/cancel", post(cancel))
 }
 
-#[derive(Template)]
-#[template(path = "operations.html")]
-struct OperationsPage<'a> {
-    frame: Frame,
-    list: Listing<OperationSummary>,
-    query: &'a Form,
-    daemons: Vec<DaemonName>,
-}
+list_page!(OperationsPage, "operations.html", OperationSummary);
 
-impl OperationsPage<'_> {
+impl OperationsPage {
     /// Returns true if the filter offers the selected state: an address may name others.
     fn is_offered(&self) -> bool {
         let state = self.query.text("state");
         state.is_empty() || STATES.iter().any(|(value, _)| *value == state)
-    }
-
-    fn is_filtered(&self) -> bool {
-        ["daemon", "state"].into_iter().any(|name| !self.query.text(name).is_empty())
     }
 }
 
@@ -84,19 +70,7 @@ pub(super) struct OperationSummary {
     /// Its verb, as `Restart`.
     pub(super) verb: String,
     /// Its subjects, in the order of the links back.
-    pub(super) subjects: Vec<SubjectLink>,
-}
-
-/// A link to a subject of an operation.
-pub(super) struct SubjectLink {
-    pub(super) href: String,
-    pub(super) label: String,
-}
-
-impl SubjectLink {
-    fn new(href: String, label: String) -> Self {
-        Self { href, label }
-    }
+    pub(super) subjects: Vec<PageLink>,
 }
 
 impl OperationSummary {
@@ -158,11 +132,9 @@ impl OperationSummary {
 
 /// A step of an operation.
 struct StepRow {
-    name: String,
-    began: Moment,
+    step: Step,
     lasting: Lasting,
     badge: Badge,
-    outcome: String,
 }
 
 impl StepRow {
@@ -181,13 +153,8 @@ impl StepRow {
             (Some(_), OperationState::Failed) if is_failure => word("failed", Tone::Bad),
             (Some(_), _) => word("done", Tone::Good),
         };
-        Self {
-            name: step.name.clone(),
-            began: Moment(step.started_at),
-            lasting: Lasting::between(step.started_at, step.finished_at.unwrap_or(now)),
-            badge,
-            outcome: step.outcome.clone().unwrap_or_default(),
-        }
+        let lasting = Lasting::between(step.started_at, step.finished_at.unwrap_or(now));
+        Self { step: step.clone(), lasting, badge }
     }
 }
 
@@ -198,43 +165,37 @@ fn verb(request: &OperationRequest) -> String {
 }
 
 /// The subjects of an operation, first the one that the user came from.
-fn subjects(operation: &Operation) -> Vec<SubjectLink> {
-    let mut links = Vec::new();
-    match &operation.request {
+fn subjects(operation: &Operation) -> Vec<PageLink> {
+    let own = match &operation.request {
         OperationRequest::TerminateClient { client, .. } => {
-            links.push(SubjectLink::new(format!("/clients/{client}"), format!("client {}", client.pid)));
+            Some((format!("/clients/{client}"), format!("client {}", client.pid)))
         }
         OperationRequest::BeginMaintenance { .. } | OperationRequest::EndMaintenance => {
-            links.push(SubjectLink::new("/settings#maintenance".to_owned(), "maintenance".to_owned()));
+            Some(("/settings#maintenance".to_owned(), "maintenance".to_owned()))
         }
         OperationRequest::ApplyLayout { layout, version, .. } => {
-            links.push(SubjectLink::new(
-                format!("/layouts/{layout}/versions/{version}"),
-                format!("layout {layout} version {version}"),
-            ));
+            let href = format!("/layouts/{layout}/versions/{version}");
+            Some((href, format!("layout {layout} version {version}")))
         }
         OperationRequest::ReplayLayout { replay, layout, version } => {
-            links.push(SubjectLink::new(
-                format!("/replays/{replay}"),
-                format!("layout {layout} version {version}"),
-            ));
+            Some((format!("/replays/{replay}"), format!("layout {layout} version {version}")))
+        }
+        OperationRequest::ApplySpec { .. } => {
+            Some(("/settings#host-file".to_owned(), "host file".to_owned()))
         }
         OperationRequest::StartDaemon
         | OperationRequest::StopDaemon { .. }
         | OperationRequest::RestartDaemon { .. }
         | OperationRequest::DeleteDaemon { .. }
-        | OperationRequest::DrainDaemon { .. } => {}
-        OperationRequest::ApplySpec { .. } => {
-            links.push(SubjectLink::new("/settings#host-file".to_owned(), "host file".to_owned()));
-        }
-    }
+        | OperationRequest::DrainDaemon { .. } => None,
+    };
     let gone = matches!(operation.request, OperationRequest::DeleteDaemon { .. })
         && operation.state == OperationState::Succeeded;
-    links.extend(operation.daemons.iter().map(|name| {
+    let daemons = operation.daemons.iter().map(|name| {
         let href = if gone { "/daemons".to_owned() } else { format!("/daemons/{name}") };
-        SubjectLink::new(href, format!("daemon {name}"))
-    }));
-    links
+        (href, format!("daemon {name}"))
+    });
+    own.into_iter().chain(daemons).map(|(href, label)| PageLink { href, label }).collect()
 }
 
 /// The parameters of the request.
@@ -281,28 +242,19 @@ fn cancel_effect(operation: &Operation) -> Option<&'static str> {
     }
 }
 
-async fn list(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
-    let now = app.service.clock().unix_ms();
-    let list = query.listing(found(&app, &ctx, &query).await, &["daemon", "state"])?;
-    let list = list.map(|operation| OperationSummary::of(operation, now));
-    let frame = Frame::of(&app.service, &ctx, Section::Operations, "Operations").await;
-    let of_host = frame.may(Role::Viewer);
-    let daemons = if of_host { daemon_names(&app, &ctx).await? } else { Vec::new() };
-    let (frame, problem) = (list.framed(frame), list.problem());
-    Ok(listed(&OperationsPage { frame, list, query: query.form(), daemons }, problem))
-}
-
-async fn found(
-    app: &AppState,
-    ctx: &RequestContext,
-    query: &ListQuery,
-) -> Result<Paged<Operation>, ServiceError> {
-    let filter = OperationFilter {
-        daemon: query.parsed("daemon", DaemonName::parse)?,
-        states: query.parsed("state", OperationFilter::parse_states)?.unwrap_or_default(),
-        since: None,
+async fn list(Call { app, ctx }: Call, query: ListQuery) -> Reply {
+    let found = async {
+        let filter = OperationFilter {
+            daemon: query.parsed("daemon", DaemonName::parse)?,
+            states: query.parsed("state", OperationFilter::parse_states)?.unwrap_or_default(),
+            since: None,
+        };
+        app.service.operations(&ctx, &filter, &query.page()?).await
     };
-    app.service.operations(ctx, &filter, &query.page()?).await
+    let (found, now) = (found.await, app.service.clock().unix_ms());
+    let page = query.into_page(&app, &ctx, Section::Operations, &["daemon", "state"], found).await?;
+    let page = page.map(|operation| OperationSummary::of(operation, now));
+    Ok(page.with_daemons(&app, &ctx).await?.answer(|page| OperationsPage { page }))
 }
 
 /// Active operations, newest first: all, or those of a daemon.
@@ -317,7 +269,7 @@ pub(super) async fn under_way(
     Ok(found.into_iter().map(|operation| OperationSummary::of(operation, now)).collect())
 }
 
-async fn show(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Reply {
     let operation = app.service.operation(&ctx, id).await?;
     let by = requested_by(&app, &ctx, id).await?;
     let (last, now) = (operation.steps.len().saturating_sub(1), app.service.clock().unix_ms());
@@ -337,15 +289,14 @@ async fn requested_by(app: &AppState, ctx: &RequestContext, id: Uuid) -> Result<
         operation: Some(id),
         ..EventFilter::default()
     };
-    let page = Page::first(1);
-    let requested = app.service.events(ctx, filter, Order::OldestFirst, &page).await?.items;
+    let requested = app.service.events(ctx, filter, Order::OldestFirst, &Page::first(1)).await?.items;
     Ok(requested.into_iter().next().map(|event| match event.cause {
         EventCause::Actor { subject } => subject,
         _ => "the manager itself".to_owned(),
     }))
 }
 
-async fn cancel(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Result<Response, Problem> {
+async fn cancel(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Reply {
     app.service.cancel_operation(&ctx, id, WriteOptions::default()).await?;
     Ok(Redirect::to(&format!("/operations/{id}")).into_response())
 }

@@ -2,11 +2,14 @@
 
 use askama::Template;
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{Html, IntoResponse as _, Response};
+use axum::response::{Html, IntoResponse as _, Redirect, Response};
+use uuid::Uuid;
 
+use super::forms::FormErrors;
 use crate::domain::printable::with_symbols;
 use crate::http::problem::{Beside, Kind, Problem};
 use crate::service::ServiceError;
+use crate::service::access::context::RequestContext;
 
 /// Content security policy of pages: they load from this server only, and send their forms only to it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -27,12 +30,28 @@ pub(super) fn refused_with(template: &impl Template, problem: Problem) -> Respon
     shown
 }
 
-/// A list, with the status of its error.
-pub(super) fn listed(template: &impl Template, problem: Option<Problem>) -> Response {
-    match problem {
-        Some(problem) => refused_with(template, problem),
-        None => rendered(template),
+/// A page, with the status of what is wrong in its form, if anything is.
+pub(super) fn with_status(template: &impl Template, problem: Option<Problem>) -> Response {
+    problem.map_or_else(|| rendered(template), |problem| refused_with(template, problem))
+}
+
+/// The errors of a refused form, and the problem of the response that shows it again; a missing right or resource has a page of
+/// its own.
+pub(super) fn refusal(
+    ctx: &RequestContext,
+    error: ServiceError,
+    fields: &[&str],
+) -> Result<(FormErrors, Problem), Problem> {
+    if matches!(error, ServiceError::Forbidden(_) | ServiceError::NotFound { .. }) {
+        return Err(error.into());
     }
+    let problem = Problem::of(error, &ctx.actor);
+    Ok((FormErrors::of(problem.clone(), fields), problem))
+}
+
+/// Redirects to the page of an operation.
+pub(super) fn followed(operation: Uuid) -> Response {
+    Redirect::to(&format!("/operations/{operation}")).into_response()
 }
 
 pub(super) fn page(status: StatusCode, template: &impl Template) -> Response {

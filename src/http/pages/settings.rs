@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::http::header;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::{get, post};
 
 use super::format::Moment;
@@ -10,7 +10,7 @@ use super::forms::{Field, Form, FormErrors, Shape};
 use super::frame::{Frame, Section};
 use super::gpus::{self, GpuRow};
 use super::routes::PageRoutes;
-use super::{page, rendered};
+use super::{followed, refusal, refused_with, rendered};
 use crate::domain::GpuUuid;
 use crate::domain::access::Right;
 use crate::domain::host_file;
@@ -20,7 +20,7 @@ use crate::domain::token::Secret;
 use crate::http::AppState;
 use crate::http::auth::CurrentSession;
 use crate::http::extract::Call;
-use crate::http::problem::Problem;
+use crate::http::problem::Reply;
 use crate::service::WriteOptions;
 use crate::service::access::context::RequestContext;
 use crate::service::access::sessions::{SessionView, SessionsOf};
@@ -103,7 +103,7 @@ impl HostPart {
 }
 
 /// The host as a file.
-async fn export(Call { app, ctx }: Call) -> Result<Response, Problem> {
+async fn export(Call { app, ctx }: Call) -> Reply {
     let exported = app.service.host_spec(&ctx).await?.exported;
     let headers = [
         (header::CONTENT_TYPE, "application/yaml"),
@@ -112,11 +112,11 @@ async fn export(Call { app, ctx }: Call) -> Result<Response, Problem> {
     Ok((headers, host_file::text::write(&exported, LayoutFormat::Yaml)).into_response())
 }
 
-async fn frame(app: &AppState, ctx: &RequestContext, title: &str) -> Frame {
+async fn frame(app: &AppState, ctx: &RequestContext, title: impl Into<String>) -> Frame {
     Frame::of(&app.service, ctx, Section::Settings, title).await
 }
 
-async fn show(Call { app, ctx }: Call, CurrentSession(key): CurrentSession) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, CurrentSession(key): CurrentSession) -> Reply {
     let who = app.service.whoami(&ctx)?;
     let session = app.service.session(&ctx, key).ok();
     let host = match ctx.actor.may(Right::View) {
@@ -133,26 +133,26 @@ async fn show(Call { app, ctx }: Call, CurrentSession(key): CurrentSession) -> R
 }
 
 /// Ends all sessions of the user, including this one.
-async fn log_out_everywhere(Call { app, ctx }: Call) -> Result<Response, Problem> {
+async fn log_out_everywhere(Call { app, ctx }: Call) -> Reply {
     Box::pin(app.service.end_sessions(&ctx, SessionsOf::Own)).await?;
     Ok(Redirect::to("/login").into_response())
 }
 
 /// A login address, shown in the response itself: a page with its own address would show it again.
-async fn login_url(Call { app, ctx }: Call) -> Result<Response, Problem> {
+async fn login_url(Call { app, ctx }: Call) -> Reply {
     let made = app.service.create_login_code(&ctx).await?;
     let frame = frame(&app, &ctx, "Login address").await;
     Ok(rendered(&LoginUrlPage { frame, url: app.auth.login_url(&made.code), until: Moment(made.expires_at) }))
 }
 
 /// Confirms that the database belongs to this machine.
-async fn confirm_host(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
+async fn confirm_host(Call { app, ctx }: Call, form: Form) -> Reply {
     let request: ConfirmRequest = form.read(&[("machine_id", Shape::Text)])?;
     app.service.confirm_host(&ctx, request, false).await?;
     Ok(Redirect::to("/").into_response())
 }
 
-async fn fill_in_maintenance(Call { app, ctx }: Call) -> Result<Response, Problem> {
+async fn fill_in_maintenance(Call { app, ctx }: Call) -> Reply {
     // A user without the right is refused before typing.
     ctx.require(Right::Operate)?;
     let mut form = Form::default();
@@ -162,28 +162,26 @@ async fn fill_in_maintenance(Call { app, ctx }: Call) -> Result<Response, Proble
     Ok(rendered(&BeginPage { frame, form: &form, refused: FormErrors::default(), gpus }))
 }
 
-async fn begin_maintenance(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
+async fn begin_maintenance(Call { app, ctx }: Call, form: Form) -> Reply {
     ctx.require(Right::Operate)?;
     let request = match form.read::<MaintenanceRequest>(&MAINTENANCE) {
         Ok(request) => app.service.begin_maintenance(&ctx, request, WriteOptions::default()).await,
         Err(refused) => Err(refused),
     };
     match request {
-        Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
+        Ok(operation) => Ok(followed(operation.id)),
         Err(error) => {
-            let problem = Problem::of(error, &ctx.actor);
-            let (status, refused) =
-                (problem.status(), FormErrors::of(problem, &MAINTENANCE.map(|(name, _)| name)));
-            let gpus = GpuRow::all(&app, &ctx).await?;
-            let frame = frame(&app, &ctx, "Begin maintenance").await;
-            Ok(page(status, &BeginPage { frame, form: &form, refused, gpus }))
+            let (refused, problem) = refusal(&ctx, error, &MAINTENANCE.map(|(name, _)| name))?;
+            let (frame, gpus) =
+                (frame(&app, &ctx, "Begin maintenance").await, GpuRow::all(&app, &ctx).await?);
+            Ok(refused_with(&BeginPage { frame, form: &form, refused, gpus }, problem))
         }
     }
 }
 
-async fn end_maintenance(Call { app, ctx }: Call) -> Result<Response, Problem> {
+async fn end_maintenance(Call { app, ctx }: Call) -> Reply {
     let operation = app.service.end_maintenance(&ctx, WriteOptions::default()).await?;
-    Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response())
+    Ok(followed(operation.id))
 }
 
 impl BeginPage<'_> {

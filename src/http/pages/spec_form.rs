@@ -15,7 +15,7 @@ use super::{refused_with, rendered};
 use crate::domain::access::Right;
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, ServiceError, WriteOptions, etag};
 
@@ -102,7 +102,7 @@ pub(super) fn name<S: FormSpec>(form: &Form) -> Result<S::Name, ServiceError> {
     }
 }
 
-pub(super) async fn create<S: FormSpec>(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
+pub(super) async fn create<S: FormSpec>(Call { app, ctx }: Call, form: Form) -> Reply {
     ctx.require(Right::Administer)?;
     if form.ticked("check") {
         return Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(None, form)).await?));
@@ -139,10 +139,7 @@ async fn write_new<S: FormSpec>(
     }
 }
 
-pub(super) async fn edit<S: FormSpec>(
-    Call { app, ctx }: Call,
-    Path(name): Path<S::Name>,
-) -> Result<Response, Problem> {
+pub(super) async fn edit<S: FormSpec>(Call { app, ctx }: Call, Path(name): Path<S::Name>) -> Reply {
     ctx.require(Right::Administer)?;
     let form = S::stored(&app, &ctx, &name).await?;
     Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(Some(name), form)).await?))
@@ -152,7 +149,7 @@ pub(super) async fn change<S: FormSpec>(
     Call { app, ctx }: Call,
     Path(name): Path<S::Name>,
     form: Form,
-) -> Result<Response, Problem> {
+) -> Reply {
     ctx.require(Right::Administer)?;
     if form.ticked("check") {
         return Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(Some(name), form)).await?));
@@ -177,7 +174,7 @@ async fn outdated<S: FormSpec>(
     name: S::Name,
     mut form: Form,
     error: ServiceError,
-) -> Result<Response, Problem> {
+) -> Reply {
     let noun = S::NOUN;
     let draft = match S::stored(app, ctx, &name).await {
         Ok(stored) => {
@@ -216,7 +213,7 @@ async fn refused<S: FormSpec>(
     ctx: &RequestContext,
     draft: SpecDraft<S::Name>,
     error: ServiceError,
-) -> Result<Response, Problem> {
+) -> Reply {
     let names: Vec<&str> = ["name"].into_iter().chain(S::FIELDS.iter().map(|(name, _, _)| *name)).collect();
     let mut problem = Problem::of(error, &ctx.actor);
     if !problem.errors.is_empty() {

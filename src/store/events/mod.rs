@@ -3,6 +3,7 @@
 use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
+use super::rows::{condition, execute};
 use super::{StoreError, connected_clients, from_json, incidents, parsed, to_json};
 use crate::domain::event::{
     Details, DomainEvent, Event, EventCause, EventFilter, EventSubject, EventTrigger, EventType, NewEvent,
@@ -117,14 +118,13 @@ async fn link(
     let tenants = details.iter().flat_map(Details::affected_tenants);
     let tenants = tenants.map(|tenant| ("tenant", tenant.as_str()));
     for (kind, name) in daemons.chain(gpus).chain(tenants) {
-        sqlx::query!(
+        execute!(
+            db,
             "INSERT OR IGNORE INTO event_subjects (event, kind, name) VALUES (?, ?, ?)",
             id,
             kind,
             name
-        )
-        .execute(&mut *db)
-        .await?;
+        )?;
     }
     incidents::record(db, event, id, caused_by, now).await
 }
@@ -150,23 +150,20 @@ async fn latest(
     kind: EventType,
     subject: &EventSubject,
 ) -> Result<Option<i64>, StoreError> {
-    let kind = kind.as_str();
     if let Some(operation) = subject.operation {
-        let operation = operation.to_string();
         return Ok(sqlx::query_scalar!(
             "SELECT max(id) FROM events WHERE operation = ? AND type = ?",
-            operation,
-            kind
+            operation.to_string(),
+            kind.as_str()
         )
         .fetch_one(db)
         .await?);
     }
-    let daemon = subject.daemon.as_ref().map(DaemonName::as_str);
     // By type: most events of a daemon are of other types.
     Ok(sqlx::query_scalar!(
         r#"SELECT id AS "id!" FROM events INDEXED BY events_by_type WHERE type = ? AND daemon = ? ORDER BY id DESC LIMIT 1"#,
-        kind,
-        daemon
+        kind.as_str(),
+        subject.daemon.as_ref().map(DaemonName::as_str)
     )
     .fetch_optional(db)
     .await?)
@@ -179,27 +176,24 @@ pub async fn gpu_was_last(
     kind: EventType,
     opposite: EventType,
 ) -> Result<bool, StoreError> {
-    let (gpu, wanted, opposite) = (gpu.as_str(), kind.as_str(), opposite.as_str());
     let last = sqlx::query_scalar!(
         "SELECT type FROM events WHERE gpu = ? AND type IN (?, ?) ORDER BY id DESC LIMIT 1",
-        gpu,
-        wanted,
-        opposite
+        gpu.as_str(),
+        kind.as_str(),
+        opposite.as_str()
     )
     .fetch_optional(db)
     .await?;
-    Ok(last.as_deref() == Some(wanted))
+    Ok(last.as_deref() == Some(kind.as_str()))
 }
 
 /// The last event about the end of a manager: that it started or stopped, or that its database was replaced.
 pub async fn last_of_manager(db: &mut SqliteConnection) -> Result<Option<EventType>, StoreError> {
-    let (started, stopped) = (EventType::ManagerStarted.as_str(), EventType::ManagerStopped.as_str());
-    let restored = EventType::DatabaseRestored.as_str();
     let last = sqlx::query_scalar!(
         "SELECT type FROM events WHERE type IN (?, ?, ?) ORDER BY id DESC LIMIT 1",
-        started,
-        stopped,
-        restored
+        EventType::ManagerStarted.as_str(),
+        EventType::ManagerStopped.as_str(),
+        EventType::DatabaseRestored.as_str()
     )
     .fetch_optional(db)
     .await?;
@@ -215,17 +209,13 @@ pub async fn newest(db: &mut SqliteConnection) -> Result<i64, StoreError> {
 
 /// Gives no event a number up to this one: another journal of this host had them, and readers remember where they were.
 pub async fn begin_after(db: &mut SqliteConnection, newest: i64) -> Result<(), StoreError> {
-    sqlx::query!("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'events'", newest)
-        .execute(&mut *db)
-        .await?;
-    sqlx::query!(
+    execute!(db, "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'events'", newest)?;
+    execute!(
+        db,
         "INSERT INTO sqlite_sequence (name, seq)
          SELECT 'events', ?1 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'events')",
         newest
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// The lowest number that is still there.
@@ -301,8 +291,6 @@ pub enum Order {
 }
 
 /// Up to `limit` events that are requested, from the one after `after` in this order.
-///
-/// Written out for the filters that are set, so that SQLite may choose an index by it.
 pub async fn page(
     db: &mut SqliteConnection,
     filter: &EventFilter,
@@ -387,9 +375,7 @@ fn select(
     let mut query = QueryBuilder::new(head);
     // Every other condition is joined to this one.
     query.push(" WHERE true");
-    if let Some(after) = after {
-        query.push(if order == Order::OldestFirst { " AND id > " } else { " AND id < " }).push_bind(after);
-    }
+    condition(&mut query, if order == Order::OldestFirst { "id > ?" } else { "id < ?" }, after);
     if !filter.types.is_empty() {
         let mut list = query.push(" AND type IN (").separated(", ");
         for kind in &filter.types {
@@ -397,9 +383,8 @@ fn select(
         }
         query.push(")");
     }
-    if let Some(severity) = filter.severity.filter(|severity| *severity != Severity::Info) {
-        query.push(" AND severity >= ").push_bind(severity.number());
-    }
+    let severity = filter.severity.filter(|severity| *severity != Severity::Info);
+    condition(&mut query, "severity >= ?", severity.map(Severity::number));
     let places = [
         ("daemon", filter.daemon.as_ref().map(|name| name.as_str().to_owned())),
         ("gpu", filter.gpu.as_ref().map(|gpu| gpu.as_str().to_owned())),
@@ -428,27 +413,12 @@ fn select(
         }
         query.push(")");
     }
-    let texts = [
-        (" AND client = ", filter.client.map(|client| client.to_string())),
-        (" AND operation = ", filter.operation.map(|id| id.to_string())),
-    ];
-    for (condition, value) in texts {
-        if let Some(value) = value {
-            query.push(condition).push_bind(value);
-        }
-    }
-    if let Some(cause) = filter.cause {
-        query.push(" AND json_extract(cause, '$.id') = ").push_bind(cause);
-    }
-    if let Some(from) = filter.from {
-        query.push(" AND id >= ").push_bind(from);
-    }
-    if let Some(since) = filter.since {
-        query.push(" AND at >= ").push_bind(since);
-    }
-    if let Some(until) = filter.until {
-        query.push(" AND at < ").push_bind(until);
-    }
+    condition(&mut query, "client = ?", filter.client.map(|client| client.to_string()));
+    condition(&mut query, "operation = ?", filter.operation.map(|id| id.to_string()));
+    condition(&mut query, "json_extract(cause, '$.id') = ?", filter.cause);
+    condition(&mut query, "id >= ?", filter.from);
+    condition(&mut query, "at >= ?", filter.since);
+    condition(&mut query, "at < ?", filter.until);
     query.push(if order == Order::OldestFirst { " ORDER BY id LIMIT " } else { " ORDER BY id DESC LIMIT " });
     query.push_bind(limit);
     query

@@ -1,18 +1,20 @@
 //! The events of operations, written with them.
 
 use sqlx::SqliteConnection;
+use uuid::Uuid;
 
-use super::super::{StoreError, daemons, events, from_json, parsed, to_json};
+use super::super::values::AsJson;
+use super::super::{StoreError, daemons, events, from_json, to_json};
 use crate::domain::daemon::{Daemon, DaemonSpec};
 use crate::domain::event::{
     Details, DomainEvent, EventCause, EventSubject, EventType, OperationFacts, changed_fields,
 };
-use crate::domain::operation::{OperationEnd, OperationRequest};
+use crate::domain::operation::{Operation, OperationEnd, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 
 /// Request of an operation, with its daemons, GPUs and tenant.
 struct OperationSubject {
-    id: String,
+    id: Uuid,
     request: OperationRequest,
     daemons: Vec<DaemonName>,
     gpus: Vec<GpuUuid>,
@@ -21,23 +23,11 @@ struct OperationSubject {
 }
 
 impl OperationSubject {
-    async fn of(db: &mut SqliteConnection, id: &str) -> Result<Option<Self>, StoreError> {
-        let request = sqlx::query_scalar!("SELECT request FROM operations WHERE id = ?", id);
-        let Some(request) = request.fetch_optional(&mut *db).await? else { return Ok(None) };
-        let names = sqlx::query_scalar!(
-            "SELECT daemon FROM operation_daemons WHERE operation = ? ORDER BY daemon",
-            id
-        )
-        .fetch_all(&mut *db)
-        .await?;
-        let names = names.iter().map(|name| parsed("a daemon's name", DaemonName::parse(name)));
-        let mut about = Self {
-            id: id.to_owned(),
-            request: from_json("an operation's request", &request)?,
-            daemons: names.collect::<Result<_, _>>()?,
-            gpus: Vec::new(),
-            tenant: None,
+    async fn of(db: &mut SqliteConnection, id: Uuid) -> Result<Option<Self>, StoreError> {
+        let Some(Operation { request, daemons, .. }) = super::reading::get(&mut *db, id).await? else {
+            return Ok(None);
         };
+        let mut about = Self { id, request, daemons, gpus: Vec::new(), tenant: None };
         about.place(db).await?;
         Ok(Some(about))
     }
@@ -45,18 +35,15 @@ impl OperationSubject {
     /// Determines the GPUs and the tenant as they were reported when the operation was requested: a daemon or client that it ends no longer
     /// exists at its end.
     async fn place(&mut self, db: &mut SqliteConnection) -> Result<(), StoreError> {
-        let kind = EventType::OperationRequested.as_str();
-        let row = sqlx::query!(
-            "SELECT subject, details FROM events WHERE operation = ? AND type = ? ORDER BY id LIMIT 1",
-            self.id,
-            kind
-        )
-        .fetch_optional(&mut *db)
-        .await?;
-        if let Some(row) = row {
-            self.tenant = from_json::<EventSubject>("an event's subject", &row.subject)?.tenant;
-            let details = row.details.as_deref().map(|details| from_json("an event's details", details));
-            if let Some(Details::Operation { gpus, .. }) = details.transpose()? {
+        let query = sqlx::query!(
+            r#"SELECT subject AS "subject: AsJson<EventSubject>", details AS "details: AsJson<Details>" FROM events
+               WHERE operation = ? AND type = ? ORDER BY id LIMIT 1"#,
+            self.id.to_string(),
+            EventType::OperationRequested.as_str()
+        );
+        if let Some(row) = query.fetch_optional(&mut *db).await? {
+            self.tenant = row.subject.0.tenant;
+            if let Some(AsJson(Details::Operation { gpus, .. })) = row.details {
                 self.gpus = gpus;
             }
         }
@@ -81,66 +68,59 @@ impl OperationSubject {
     }
 
     /// Converts the subject to the form in which the operation's events report it.
-    fn facts(self) -> Result<OperationFacts, StoreError> {
+    fn facts(self) -> OperationFacts {
         let kind = self.request.kind();
-        let (client, layout) = match self.request {
-            OperationRequest::TerminateClient { client, .. } => (Some(client), None),
+        let (client, layout) = match &self.request {
+            OperationRequest::TerminateClient { client, .. } => (Some(*client), None),
             OperationRequest::ApplyLayout { layout, .. } | OperationRequest::ReplayLayout { layout, .. } => {
-                (None, Some(layout))
+                (None, Some(layout.clone()))
             }
             _ => (None, None),
         };
-        Ok(OperationFacts {
-            id: parsed("an operation's ID", self.id.parse())?,
-            kind,
-            daemons: self.daemons,
-            gpus: self.gpus,
-            client,
-            tenant: self.tenant,
-            layout,
-        })
+        let Self { id, daemons, gpus, tenant, .. } = self;
+        OperationFacts { id, kind, daemons, gpus, client, tenant, layout }
     }
 }
 
 /// Records the request of an operation.
 pub async fn requested(
     db: &mut SqliteConnection,
-    id: uuid::Uuid,
+    id: Uuid,
     by: EventCause,
     now: i64,
 ) -> Result<(), StoreError> {
-    append_event(db, &id.to_string(), Some(by), now, DomainEvent::OperationRequested).await
+    append_event(db, id, Some(by), now, DomainEvent::OperationRequested).await
 }
 
 /// Records that the cancellation of a running operation was requested.
 pub async fn stop_requested(
     db: &mut SqliteConnection,
-    id: uuid::Uuid,
+    id: Uuid,
     by: EventCause,
     now: i64,
 ) -> Result<(), StoreError> {
-    append_event(db, &id.to_string(), Some(by), now, DomainEvent::OperationCancelRequested).await
+    append_event(db, id, Some(by), now, DomainEvent::OperationCancelRequested).await
 }
 
 /// Records that an operation was cancelled before it began.
 pub async fn record_cancelled(
     db: &mut SqliteConnection,
-    id: uuid::Uuid,
+    id: Uuid,
     by: EventCause,
     now: i64,
 ) -> Result<(), StoreError> {
-    append_event(db, &id.to_string(), Some(by), now, DomainEvent::OperationCancelled).await
+    append_event(db, id, Some(by), now, DomainEvent::OperationCancelled).await
 }
 
 /// Reports that an operation began.
-pub(super) async fn started(db: &mut SqliteConnection, id: &str, now: i64) -> Result<(), StoreError> {
+pub(super) async fn started(db: &mut SqliteConnection, id: Uuid, now: i64) -> Result<(), StoreError> {
     append_event(db, id, None, now, DomainEvent::OperationStarted).await
 }
 
 /// Reports how an operation ended.
 pub(super) async fn ended(
     db: &mut SqliteConnection,
-    id: &str,
+    id: Uuid,
     end: OperationEnd,
     now: i64,
 ) -> Result<(), StoreError> {
@@ -157,18 +137,16 @@ pub(super) async fn ended(
 /// Reports the outcome of a step.
 pub(super) async fn step(
     db: &mut SqliteConnection,
-    id: &str,
+    id: Uuid,
     ordinal: i64,
     now: i64,
 ) -> Result<(), StoreError> {
-    let row = sqlx::query!(
+    let query = sqlx::query!(
         "SELECT name, outcome FROM operation_steps WHERE operation = ? AND ordinal = ?",
-        id,
+        id.to_string(),
         ordinal
-    )
-    .fetch_optional(&mut *db)
-    .await?;
-    let Some(row) = row else { return Ok(()) };
+    );
+    let Some(row) = query.fetch_optional(&mut *db).await? else { return Ok(()) };
     let (step, outcome) = (row.name, row.outcome.unwrap_or_default());
     append_event(db, id, None, now, |operation| DomainEvent::OperationStep { operation, step, outcome }).await
 }
@@ -176,7 +154,7 @@ pub(super) async fn step(
 /// Writes the spec of a daemon as an operation leaves it, and reports the change; nothing where it is the same.
 pub async fn put_spec(
     db: &mut SqliteConnection,
-    id: uuid::Uuid,
+    id: Uuid,
     before: &Daemon,
     spec: &DaemonSpec,
     now: i64,
@@ -191,7 +169,7 @@ pub async fn put_spec(
 /// Reports that an operation deletes a daemon.
 pub async fn daemon_deleted(
     db: &mut SqliteConnection,
-    id: uuid::Uuid,
+    id: Uuid,
     daemon: &Daemon,
     now: i64,
 ) -> Result<(), StoreError> {
@@ -206,7 +184,7 @@ pub fn daemon_changed(
     name: &DaemonName,
     before: &DaemonSpec,
     after: &DaemonSpec,
-    operation: Option<uuid::Uuid>,
+    operation: Option<Uuid>,
 ) -> Result<Option<DomainEvent>, StoreError> {
     if before == after {
         return Ok(None);
@@ -220,13 +198,13 @@ pub fn daemon_changed(
 /// Writes an event of an operation, with its usual cause if there is no other; nothing for one that is not there.
 async fn append_event(
     db: &mut SqliteConnection,
-    id: &str,
+    id: Uuid,
     by: Option<EventCause>,
     now: i64,
     event: impl FnOnce(OperationFacts) -> DomainEvent,
 ) -> Result<(), StoreError> {
     let Some(about) = OperationSubject::of(&mut *db, id).await? else { return Ok(()) };
-    let event = event(about.facts()?);
+    let event = event(about.facts());
     let event = match by {
         Some(cause) => event.because(cause),
         None => event.into(),

@@ -1,90 +1,22 @@
 //! Operations and their journals.
 
 mod events;
+mod reading;
 
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 pub use events::{daemon_changed, daemon_deleted, put_spec, record_cancelled, requested, stop_requested};
-
-use super::{StoreError, from_json, parsed, rows, to_json};
-use crate::domain::operation::{
-    Operation, OperationEnd, OperationFilter, OperationRequest, OperationState, Step,
+pub use reading::{
+    changing_layout, get, page, running, tenant, unfinished, unfinished_by_state, unfinished_maintenance,
+    unfinished_of_kind, with_layout,
 };
-use crate::domain::{DaemonName, LayoutName, TenantName};
 
-struct OperationRow {
-    id: String,
-    request: String,
-    state: String,
-    error: Option<String>,
-    created_at: i64,
-    started_at: Option<i64>,
-    finished_at: Option<i64>,
-    cancellable: bool,
-    cancel_requested_at: Option<i64>,
-    daemons: String,
-    steps: String,
-}
-
-impl TryFrom<OperationRow> for Operation {
-    type Error = StoreError;
-
-    fn try_from(row: OperationRow) -> Result<Self, StoreError> {
-        Ok(Self {
-            id: parsed("an operation's ID", row.id.parse())?,
-            request: from_json("an operation's request", &row.request)?,
-            daemons: from_json("an operation's daemons", &row.daemons)?,
-            state: from_json("an operation's state", &format!("\"{}\"", row.state))?,
-            error: row.error,
-            created_at: row.created_at,
-            started_at: row.started_at,
-            finished_at: row.finished_at,
-            cancellable: row.cancellable,
-            cancel_requested_at: row.cancel_requested_at,
-            steps: from_json::<Vec<JournalRow>>("an operation's steps", &row.steps)?
-                .into_iter()
-                .map(Step::from)
-                .collect(),
-        })
-    }
-}
-
-/// A step as the query below puts it into JSON, with its times as they are stored.
-#[derive(serde::Deserialize)]
-struct JournalRow {
-    name: String,
-    started_at: i64,
-    finished_at: Option<i64>,
-    outcome: Option<String>,
-}
-
-impl From<JournalRow> for Step {
-    fn from(row: JournalRow) -> Self {
-        let JournalRow { name, started_at, finished_at, outcome } = row;
-        Self { name, started_at, finished_at, outcome }
-    }
-}
-
-/// The operations with these IDs, in their order; one that is gone is left out.
-async fn load(db: &mut SqliteConnection, ids: &[String]) -> Result<Vec<Operation>, StoreError> {
-    let ids = to_json(&ids);
-    let query = sqlx::query_as!(
-        OperationRow,
-        r#"SELECT operations.id AS "id!", request, state, error, created_at, started_at, finished_at,
-                  cancellable AS "cancellable: bool", cancel_requested_at,
-                  (SELECT json_group_array(daemon ORDER BY daemon)
-                   FROM operation_daemons WHERE operation = operations.id) AS "daemons!: String",
-                  (SELECT json_group_array(
-                       json_object('name', name, 'started_at', started_at, 'finished_at', finished_at, 'outcome', outcome)
-                       ORDER BY ordinal)
-                   FROM operation_steps WHERE operation = operations.id) AS "steps!: String"
-           FROM json_each(?) AS requested CROSS JOIN operations ON operations.id = requested.value
-           ORDER BY requested.key"#,
-        ids
-    );
-    rows::all(db, query).await
-}
+use super::rows::{changes, execute};
+use super::values::AsText;
+use super::{StoreError, to_json};
+use crate::domain::operation::{Operation, OperationEnd, OperationRequest};
+use crate::domain::{DaemonName, TenantName};
 
 /// Writes a new operation, which waits for its turn on each of its daemons; `tenant` is the tenant whose token requested it.
 pub async fn insert(
@@ -95,149 +27,23 @@ pub async fn insert(
     tenant: Option<&TenantName>,
     now: i64,
 ) -> Result<(), StoreError> {
-    let (id, request) = (id.to_string(), to_json(request));
-    let tenant = tenant.map(TenantName::as_str);
-    sqlx::query!(
+    execute!(
+        db,
         "INSERT INTO operations (id, request, tenant, state, created_at) VALUES (?, ?, ?, 'pending', ?)",
-        id,
-        request,
-        tenant,
+        id.to_string(),
+        to_json(request),
+        tenant.map(TenantName::as_str),
         now
-    )
-    .execute(&mut *db)
-    .await?;
+    )?;
     for daemon in daemons {
-        let daemon = daemon.as_str();
-        sqlx::query!("INSERT INTO operation_daemons (operation, daemon) VALUES (?, ?)", id, daemon)
-            .execute(&mut *db)
-            .await?;
+        execute!(
+            db,
+            "INSERT INTO operation_daemons (operation, daemon) VALUES (?, ?)",
+            id.to_string(),
+            daemon.as_str()
+        )?;
     }
     Ok(())
-}
-
-/// The tenant whose token requested an operation.
-pub async fn tenant(db: &mut SqliteConnection, id: Uuid) -> Result<Option<TenantName>, StoreError> {
-    let id = id.to_string();
-    let tenant =
-        sqlx::query_scalar!("SELECT tenant FROM operations WHERE id = ?", id).fetch_optional(db).await?;
-    tenant.flatten().map(|name| parsed("a tenant's name", TenantName::parse(&name))).transpose()
-}
-
-/// The operation with that ID.
-pub async fn get(db: &mut SqliteConnection, id: Uuid) -> Result<Option<Operation>, StoreError> {
-    Ok(load(db, &[id.to_string()]).await?.pop())
-}
-
-/// Up to `limit` operations, the newest first, from the one before `before`; those that a tenant requested, if one is named.
-pub async fn page(
-    db: &mut SqliteConnection,
-    tenant: Option<&TenantName>,
-    filter: &OperationFilter,
-    before: Option<&str>,
-    limit: i64,
-) -> Result<Vec<Operation>, StoreError> {
-    let tenant = tenant.map(TenantName::as_str);
-    let daemon = filter.daemon.as_ref().map(DaemonName::as_str);
-    let states: Vec<&str> = filter.states.iter().copied().map(OperationState::as_str).collect();
-    let states = (!states.is_empty()).then(|| to_json(&states));
-    let ids = sqlx::query_scalar!(
-        r#"SELECT id AS "id!" FROM operations
-           WHERE (?1 IS NULL OR id < ?1) AND (?3 IS NULL OR tenant = ?3)
-             AND (?4 IS NULL OR EXISTS (
-                 SELECT 1 FROM operation_daemons WHERE operation = operations.id AND daemon = ?4
-             ))
-             AND (?5 IS NULL OR state IN (SELECT value FROM json_each(?5))) AND (?6 IS NULL OR created_at >= ?6)
-           ORDER BY id DESC LIMIT ?2"#,
-        before,
-        limit,
-        tenant,
-        daemon,
-        states,
-        filter.since
-    )
-    .fetch_all(&mut *db)
-    .await?;
-    load(db, &ids).await
-}
-
-/// An operation of a daemon that waits or runs.
-pub async fn unfinished(
-    db: &mut SqliteConnection,
-    daemon: &DaemonName,
-) -> Result<Option<String>, StoreError> {
-    let daemon = daemon.as_str();
-    Ok(sqlx::query_scalar!(
-        r#"SELECT operations.id AS "id!" FROM operations
-           JOIN operation_daemons ON operation_daemons.operation = operations.id
-           WHERE operation_daemons.daemon = ? AND state IN ('pending', 'running') ORDER BY operations.id LIMIT 1"#,
-        daemon
-    )
-    .fetch_optional(db)
-    .await?)
-}
-
-/// An operation that puts a layout on a daemon, or is about to.
-pub async fn changing_layout(
-    db: &mut SqliteConnection,
-    daemon: &DaemonName,
-) -> Result<Option<String>, StoreError> {
-    let daemon = daemon.as_str();
-    Ok(sqlx::query_scalar!(
-        r#"SELECT operations.id AS "id!" FROM operations
-           JOIN operation_daemons ON operation_daemons.operation = operations.id
-           WHERE operation_daemons.daemon = ? AND state IN ('pending', 'running')
-             AND request ->> 'kind' IN ('apply_layout', 'replay_layout')
-           ORDER BY operations.id LIMIT 1"#,
-        daemon
-    )
-    .fetch_optional(db)
-    .await?)
-}
-
-/// Returns the operations that were running when the manager died.
-pub async fn running(db: &mut SqliteConnection) -> Result<Vec<Operation>, StoreError> {
-    let ids =
-        sqlx::query_scalar!(r#"SELECT id AS "id!" FROM operations WHERE state = 'running' ORDER BY id"#)
-            .fetch_all(&mut *db)
-            .await?;
-    load(db, &ids).await
-}
-
-/// Counts the operations that have not ended, by state.
-pub async fn unfinished_by_state(db: &mut SqliteConnection) -> Result<Vec<(&'static str, u64)>, StoreError> {
-    let rows = sqlx::query!(
-        r#"SELECT state, count(*) AS "count!: i64" FROM operations WHERE state IN ('pending', 'running') GROUP BY state"#
-    )
-    .fetch_all(db)
-    .await?;
-    let count = |state: OperationState| {
-        let row = rows.iter().find(|row| row.state == state.as_str());
-        (state.as_str(), row.map_or(0, |row| row.count.unsigned_abs()))
-    };
-    Ok(vec![count(OperationState::Pending), count(OperationState::Running)])
-}
-
-/// An operation of this kind that waits or runs.
-pub async fn unfinished_of_kind(db: &mut SqliteConnection, kind: &str) -> Result<Option<String>, StoreError> {
-    Ok(sqlx::query_scalar!(
-        r#"SELECT id AS "id!" FROM operations
-           WHERE state IN ('pending', 'running') AND request ->> 'kind' = ? ORDER BY id LIMIT 1"#,
-        kind
-    )
-    .fetch_optional(db)
-    .await?)
-}
-
-/// The beginning or end of a maintenance that has not ended.
-pub async fn unfinished_maintenance(db: &mut SqliteConnection) -> Result<Option<Operation>, StoreError> {
-    let ids = sqlx::query_scalar!(
-        r#"SELECT id AS "id!" FROM operations
-           WHERE state IN ('pending', 'running') AND request ->> 'kind' IN ('begin_maintenance', 'end_maintenance')
-           ORDER BY id LIMIT 1"#
-    )
-    .fetch_all(&mut *db)
-    .await?;
-    Ok(load(db, &ids).await?.pop())
 }
 
 /// Takes the oldest operation whose turn it is on each of its daemons, locks them and marks it running.
@@ -267,13 +73,14 @@ pub async fn claim(db: &mut SqliteConnection, now: i64) -> Result<Option<Operati
                  )
                ORDER BY id LIMIT 1
            )
-           RETURNING id AS "id!""#,
+           RETURNING id AS "id!: AsText<Uuid>""#,
         now
     )
     .fetch_optional(&mut *db)
     .await?;
-    let Some(id) = claimed else { return Ok(None) };
-    sqlx::query!(
+    let Some(AsText(id)) = claimed else { return Ok(None) };
+    execute!(
+        db,
         "INSERT INTO operation_locks (daemon, operation)
          SELECT daemon, operation FROM operation_daemons WHERE operation = ?
            AND NOT EXISTS (
@@ -281,12 +88,10 @@ pub async fn claim(db: &mut SqliteConnection, now: i64) -> Result<Option<Operati
                JOIN operations AS mine ON mine.id = operation_daemons.operation
                WHERE held.daemon = operation_daemons.daemon AND mine.request ->> 'kind' = 'terminate_client'
            )",
-        id
-    )
-    .execute(&mut *db)
-    .await?;
-    events::started(&mut *db, &id, now).await?;
-    Ok(load(db, &[id]).await?.pop())
+        id.to_string()
+    )?;
+    events::started(&mut *db, id, now).await?;
+    get(db, id).await
 }
 
 /// Ends an operation, frees its daemons, and deletes what it would have returned to.
@@ -296,65 +101,53 @@ pub async fn finish(
     end: OperationEnd,
     now: i64,
 ) -> Result<(), StoreError> {
-    let (id, word, error) = (id.to_string(), end.state().as_str(), end.error());
-    sqlx::query!(
+    let key = id.to_string();
+    execute!(
+        db,
         "UPDATE operations SET state = ?, error = ?, finished_at = ?, cancellable = 0 WHERE id = ?",
-        word,
-        error,
+        end.state().as_str(),
+        end.error(),
         now,
-        id
-    )
-    .execute(&mut *db)
-    .await?;
-    sqlx::query!("DELETE FROM layout_changes WHERE operation = ?", id).execute(&mut *db).await?;
-    sqlx::query!("DELETE FROM operation_locks WHERE operation = ?", id).execute(&mut *db).await?;
-    events::ended(db, &id, end, now).await
+        key
+    )?;
+    execute!(db, "DELETE FROM layout_changes WHERE operation = ?", key)?;
+    execute!(db, "DELETE FROM operation_locks WHERE operation = ?", key)?;
+    events::ended(db, id, end, now).await
 }
 
 /// Cancels an operation that has not begun; false when it has.
 pub async fn cancel(db: &mut SqliteConnection, id: Uuid, now: i64) -> Result<bool, StoreError> {
-    let id = id.to_string();
-    let done = sqlx::query!(
+    changes!(
+        db,
         "UPDATE operations SET state = 'cancelled', finished_at = ? WHERE id = ? AND state = 'pending'",
         now,
-        id
+        id.to_string()
     )
-    .execute(db)
-    .await?;
-    Ok(done.rows_affected() == 1)
 }
 
 /// Requests that a running operation is cancelled; false when it cannot be cancelled at its present step.
 pub async fn request_cancel(db: &mut SqliteConnection, id: Uuid, now: i64) -> Result<bool, StoreError> {
-    let id = id.to_string();
-    let done = sqlx::query!(
+    changes!(
+        db,
         "UPDATE operations SET cancel_requested_at = coalesce(cancel_requested_at, ?)
          WHERE id = ? AND state = 'running' AND cancellable = 1",
         now,
-        id
+        id.to_string()
     )
-    .execute(db)
-    .await?;
-    Ok(done.rows_affected() == 1)
 }
 
 /// From now on the operation can be cancelled.
 pub async fn open_to_cancel(db: &mut SqliteConnection, id: Uuid) -> Result<(), StoreError> {
-    let id = id.to_string();
-    sqlx::query!("UPDATE operations SET cancellable = 1 WHERE id = ?", id).execute(db).await?;
-    Ok(())
+    execute!(db, "UPDATE operations SET cancellable = 1 WHERE id = ?", id.to_string())
 }
 
 /// From now on the operation cannot be cancelled; false when that was requested before.
 pub async fn close_to_cancel(db: &mut SqliteConnection, id: Uuid) -> Result<bool, StoreError> {
-    let id = id.to_string();
-    let done = sqlx::query!(
+    changes!(
+        db,
         "UPDATE operations SET cancellable = 0 WHERE id = ? AND cancel_requested_at IS NULL",
-        id
+        id.to_string()
     )
-    .execute(db)
-    .await?;
-    Ok(done.rows_affected() == 1)
 }
 
 /// Writes a step that is about to be taken; returns its number.
@@ -364,12 +157,11 @@ pub async fn begin_step(
     name: &str,
     now: i64,
 ) -> Result<i64, StoreError> {
-    let id = id.to_string();
     Ok(sqlx::query_scalar!(
         r#"INSERT INTO operation_steps (operation, ordinal, name, started_at)
            SELECT ?1, coalesce(max(ordinal), 0) + 1, ?2, ?3 FROM operation_steps WHERE operation = ?1
            RETURNING ordinal AS "ordinal!: i64""#,
-        id,
+        id.to_string(),
         name,
         now
     )
@@ -385,17 +177,15 @@ pub async fn end_step(
     outcome: &str,
     now: i64,
 ) -> Result<(), StoreError> {
-    let id = id.to_string();
-    sqlx::query!(
+    execute!(
+        db,
         "UPDATE operation_steps SET finished_at = ?, outcome = ? WHERE operation = ? AND ordinal = ?",
         now,
         outcome,
-        id,
+        id.to_string(),
         ordinal
-    )
-    .execute(&mut *db)
-    .await?;
-    events::step(db, &id, ordinal, now).await
+    )?;
+    events::step(db, id, ordinal, now).await
 }
 
 /// A step that was observed only after it had ended.
@@ -421,43 +211,21 @@ pub async fn note_steps(
     Ok(())
 }
 
-/// An operation that waits for a layout, works with it, or may have to go back to it.
-pub async fn with_layout(
-    db: &mut SqliteConnection,
-    layout: &LayoutName,
-) -> Result<Option<String>, StoreError> {
-    let layout = layout.as_str();
-    Ok(sqlx::query_scalar!(
-        r#"SELECT id AS "id!" FROM operations LEFT JOIN layout_changes ON layout_changes.operation = operations.id
-           WHERE state IN ('pending', 'running')
-             AND (?1 IN (request ->> '$.layout', previous ->> '$.layout.name')
-                  OR EXISTS (SELECT 1 FROM json_each(request, '$.layouts') AS applied WHERE applied.value ->> 'layout' = ?1))
-           ORDER BY id LIMIT 1"#,
-        layout
-    )
-    .fetch_optional(db)
-    .await?)
-}
-
 /// Writes what the step that runs waits for.
 pub async fn note_wait(db: &mut SqliteConnection, id: Uuid, what: &str) -> Result<(), StoreError> {
-    let id = id.to_string();
-    sqlx::query!(
+    execute!(
+        db,
         "UPDATE operation_steps SET outcome = ?2
          WHERE operation = ?1 AND finished_at IS NULL
            AND ordinal = (SELECT max(ordinal) FROM operation_steps WHERE operation = ?1)",
-        id,
+        id.to_string(),
         what
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// Forgets ended operations older than `before`.
 pub async fn forget(db: &mut SqliteConnection, before: i64) -> Result<(), StoreError> {
-    sqlx::query!("DELETE FROM operations WHERE finished_at < ?", before).execute(db).await?;
-    Ok(())
+    execute!(db, "DELETE FROM operations WHERE finished_at < ?", before)
 }
 
 #[cfg(test)]

@@ -2,8 +2,7 @@
 
 use askama::Template;
 use axum::Router;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::{MethodRouter, get, post};
 use serde::Deserialize;
 
@@ -16,8 +15,8 @@ use crate::http::api::{checked_grace, default_grace};
 use crate::http::extract::{Call, Path};
 use crate::http::pages::forms::{Field, Form, FormErrors, Shape, rehearsal_refusal};
 use crate::http::pages::frame::{Frame, Section};
-use crate::http::pages::page;
-use crate::http::problem::Problem;
+use crate::http::pages::{followed, refusal, with_status};
+use crate::http::problem::{Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::tenants::clients::ClientView;
@@ -35,14 +34,8 @@ enum ConfirmedAction {
 
 impl ConfirmedAction {
     /// The last segment of its route.
-    fn word(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Restart => "restart",
-            Self::Drain => "drain",
-            Self::Release => "release",
-            Self::Delete => "delete",
-        }
+    fn word(self) -> String {
+        self.title().to_lowercase()
     }
 
     fn title(self) -> &'static str {
@@ -130,7 +123,6 @@ fn default_drain() -> u32 {
 
 const FIELDS: [Field; 3] =
     [("grace_s", Shape::Whole), ("timeout_s", Shape::Whole), ("on_timeout", Shape::Text)];
-const NAMES: [&str; 3] = ["grace_s", "timeout_s", "on_timeout"];
 
 #[derive(Template)]
 #[template(path = "daemons/confirm.html")]
@@ -172,43 +164,35 @@ fn with_confirmation(action: ConfirmedAction) -> MethodRouter<AppState> {
     get(show).post(run)
 }
 
-async fn start(Call { app, ctx }: Call, Path(name): Path<DaemonName>) -> Result<Response, Problem> {
+async fn start(Call { app, ctx }: Call, Path(name): Path<DaemonName>) -> Reply {
     let options = WriteOptions::default();
     let operation = app.service.operate(&ctx, name, OperationRequest::StartDaemon, options).await?;
-    Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response())
+    Ok(followed(operation.id))
 }
 
-async fn cordon(call: Call, name: Path<DaemonName>) -> Result<Response, Problem> {
+async fn cordon(call: Call, name: Path<DaemonName>) -> Reply {
     set_schedulable(call, name, false).await
 }
 
-async fn uncordon(call: Call, name: Path<DaemonName>) -> Result<Response, Problem> {
+async fn uncordon(call: Call, name: Path<DaemonName>) -> Reply {
     set_schedulable(call, name, true).await
 }
 
-async fn set_schedulable(
-    Call { app, ctx }: Call,
-    Path(name): Path<DaemonName>,
-    schedulable: bool,
-) -> Result<Response, Problem> {
+async fn set_schedulable(Call { app, ctx }: Call, Path(name): Path<DaemonName>, schedulable: bool) -> Reply {
     let back = format!("/daemons/{name}");
     app.service.set_schedulable(&ctx, name, schedulable, WriteOptions::default()).await?;
     Ok(Redirect::to(&back).into_response())
 }
 
 /// Shows the confirmation page.
-async fn confirm(
-    Call { app, ctx }: Call,
-    Path(name): Path<DaemonName>,
-    action: ConfirmedAction,
-) -> Result<Response, Problem> {
+async fn confirm(Call { app, ctx }: Call, Path(name): Path<DaemonName>, action: ConfirmedAction) -> Reply {
     let mut form = Form::default();
     form.set("grace_s", default_grace().to_string());
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
     form.set("on_timeout", "fail");
     let blocker = done(&app, &ctx, &name, action, &form, WriteOptions::rehearsal()).await;
     let blocker = rehearsal_refusal(&ctx, blocker)?;
-    confirm_page(&app, &ctx, &name, action, form, FormErrors::default(), blocker).await
+    confirm_page(&app, &ctx, &name, action, form, None, blocker).await
 }
 
 #[allow(clippy::too_many_arguments, reason = "the contents of the page")]
@@ -218,18 +202,19 @@ async fn confirm_page(
     name: &DaemonName,
     action: ConfirmedAction,
     mut form: Form,
-    refused: FormErrors,
+    refused: Option<(FormErrors, Problem)>,
     blocker: Option<String>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let daemon = app.service.daemon(ctx, name, false).await?;
     // The page lists the present clients.
     form.replace("revision", daemon.revision.to_string());
     let clients = clients(app, ctx, name).await?;
     let tenants = app.service.tenant_counts(ctx).await?.get(name).copied().unwrap_or(0);
-    let status = if refused.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+    let (refused, problem) = refused.unzip();
+    let refused = refused.unwrap_or_default();
     let title = format!("{} daemon {name}", action.title());
     let frame = Frame::of(&app.service, ctx, Section::Daemons, &title).await;
-    Ok(page(status, &ConfirmPage { frame, action, daemon, clients, tenants, form, refused, blocker }))
+    Ok(with_status(&ConfirmPage { frame, action, daemon, clients, tenants, form, refused, blocker }, problem))
 }
 
 /// Runs the action, and redirects to where its effect is shown.
@@ -238,18 +223,15 @@ async fn run_confirmed(
     Path(name): Path<DaemonName>,
     form: Form,
     action: ConfirmedAction,
-) -> Result<Response, Problem> {
+) -> Reply {
     let if_match = form.text("revision").parse().ok().map(etag);
     let options = WriteOptions { if_match, ..WriteOptions::default() };
     match done(&app, &ctx, &name, action, &form, options).await {
-        Ok(Some(operation)) => Ok(Redirect::to(&format!("/operations/{operation}")).into_response()),
+        Ok(Some(operation)) => Ok(followed(operation)),
         Ok(None) => Ok(Redirect::to("/daemons#foreign").into_response()),
-        Err(forbidden @ (ServiceError::Forbidden(_) | ServiceError::NotFound { .. })) => {
-            Err(forbidden.into())
-        }
         Err(error) => {
-            let refused = FormErrors::of(Problem::of(error, &ctx.actor), &NAMES);
-            confirm_page(&app, &ctx, &name, action, form, refused, None).await
+            let refused = refusal(&ctx, error, &FIELDS.map(|(name, _)| name))?;
+            confirm_page(&app, &ctx, &name, action, form, Some(refused), None).await
         }
     }
 }

@@ -1,10 +1,8 @@
 //! A foreign control daemon, and its adoption.
 
 use askama::Template;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 
-use super::named;
 use crate::domain::client::ClientId;
 use crate::domain::daemon::Management;
 use crate::domain::{DaemonName, GpuUuid, Priority};
@@ -13,16 +11,14 @@ use crate::http::extract::{Call, Path};
 use crate::http::pages::format::{self, Amount, Moment};
 use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
-use crate::http::pages::gpus::GpuRow;
-use crate::http::pages::page;
-use crate::http::problem::Problem;
+use crate::http::pages::gpus::{GpuRow, named};
+use crate::http::pages::{refusal, with_status};
+use crate::http::problem::{Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::adoption::AdoptRequest;
 use crate::service::daemons::foreign::{ForeignClientView, ForeignDaemonView, VerdictView};
 use crate::service::{ServiceError, WriteOptions, Written};
-
-const NAMES: [&str; 2] = ["name", "management"];
 
 #[derive(Template)]
 #[template(path = "daemons/foreign.html")]
@@ -67,40 +63,36 @@ fn limit(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "none".to_owned(), |bytes| Amount(bytes).to_string())
 }
 
-pub(super) async fn show(Call { app, ctx }: Call, Path(id): Path<String>) -> Result<Response, Problem> {
-    shown(&app, &ctx, &id, Form::default(), FormErrors::default()).await
+pub(super) async fn show(Call { app, ctx }: Call, Path(id): Path<String>) -> Reply {
+    foreign_page(&app, &ctx, &id, Form::default(), None).await
 }
 
-async fn shown(
+async fn foreign_page(
     app: &AppState,
     ctx: &RequestContext,
     id: &str,
     mut form: Form,
-    refused: FormErrors,
-) -> Result<Response, Problem> {
+    refused: Option<(FormErrors, Problem)>,
+) -> Reply {
     let daemon = app.service.foreign_daemon(ctx, id).await?;
     let gpus = GpuRow::all(app, ctx).await?;
-    if refused.is_empty() {
+    if refused.is_none() {
         let first = daemon.gpus.iter().flatten().next();
         let index = gpus.iter().find(|row| Some(&row.gpu.uuid) == first).and_then(|row| row.gpu.index);
         form.set("name", index.map(|index| format!("gpu{index}")).unwrap_or_default());
         form.set("management", if daemon.adoption.managed.possible { "managed" } else { "observed" });
     }
-    let gpus = named(&daemon, &gpus);
-    let status = if refused.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+    let gpus = named(&gpus, daemon.gpus.iter().flatten());
+    let (refused, problem) = refused.unzip();
+    let refused = refused.unwrap_or_default();
     let title = format!("Control daemon {}", daemon.pid);
     let frame = Frame::of(&app.service, ctx, Section::Daemons, &title).await;
-    Ok(page(status, &ForeignPage { frame, daemon, gpus, form, refused }))
+    Ok(with_status(&ForeignPage { frame, daemon, gpus, form, refused }, problem))
 }
 
-pub(super) async fn adopt(
-    Call { app, ctx }: Call,
-    Path(id): Path<ClientId>,
-    form: Form,
-) -> Result<Response, Problem> {
+pub(super) async fn adopt(Call { app, ctx }: Call, Path(id): Path<ClientId>, form: Form) -> Reply {
     match adopted(&app, &ctx, id, &form).await {
         Ok(written) => Ok(Redirect::to(&format!("/daemons/{}", written.value.name)).into_response()),
-        Err(error @ (ServiceError::Forbidden(_) | ServiceError::NotFound { .. })) => Err(error.into()),
         Err(error) => {
             let error = match error {
                 ServiceError::PreconditionFailed(_) => {
@@ -108,8 +100,8 @@ pub(super) async fn adopt(
                 }
                 error => error,
             };
-            let refused = FormErrors::of(Problem::of(error, &ctx.actor), &NAMES);
-            shown(&app, &ctx, &id.to_string(), form, refused).await
+            let refused = refusal(&ctx, error, &["name", "management"])?;
+            foreign_page(&app, &ctx, &id.to_string(), form, Some(refused)).await
         }
     }
 }

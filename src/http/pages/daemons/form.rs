@@ -1,7 +1,6 @@
 //! The form of a daemon's spec.
 
 use askama::Template;
-use axum::response::Response;
 use serde::Deserialize;
 
 use crate::domain::DaemonName;
@@ -15,7 +14,7 @@ use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::gpus::{GpuRow, name_gpus_by_index};
 use crate::http::pages::rendered;
 use crate::http::pages::spec_form::{FormSpec, REVISION, SpecDraft};
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::{ServiceError, WriteOptions};
@@ -46,7 +45,7 @@ pub(super) struct NewQuery {
     gpu: Option<String>,
 }
 
-pub(super) async fn new(Call { app, ctx }: Call, Query(query): Query<NewQuery>) -> Result<Response, Problem> {
+pub(super) async fn new(Call { app, ctx }: Call, Query(query): Query<NewQuery>) -> Reply {
     ctx.require(Right::Administer)?;
     let gpus = GpuRow::all(&app, &ctx).await?;
     let free: Vec<&GpuRow> = gpus.iter().filter(|row| row.gpu.daemon.is_none()).collect();

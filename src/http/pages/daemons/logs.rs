@@ -1,7 +1,6 @@
 //! The logs of a daemon: the end is followed as it is written, earlier parts are paged.
 
 use askama::Template;
-use axum::response::Response;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
@@ -10,7 +9,7 @@ use crate::http::extract::{Call, Path, Query};
 use crate::http::pages::format::{Amount, Stamped};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::rendered;
-use crate::http::problem::Problem;
+use crate::http::problem::Reply;
 use crate::service::daemons::logs::{LogFile, LogView, OwnSessions, Part};
 
 #[derive(Template)]
@@ -26,20 +25,7 @@ struct LogsPage {
     part: Part,
 }
 
-/// The tab of a file with the saved text of an emptied log.
-struct KeptTab {
-    href: String,
-    name: String,
-    is_current: bool,
-}
-
 impl LogsPage {
-    fn kept(&self) -> Vec<KeptTab> {
-        let tab =
-            |file: LogFile| KeptTab { href: self.at(file, ""), name: file.name(), is_current: self.is(file) };
-        self.log.kept.iter().copied().map(tab).collect()
-    }
-
     fn is(&self, file: LogFile) -> bool {
         self.file == file
     }
@@ -63,9 +49,7 @@ impl LogsPage {
             Part::Before(before) => format!("&before={before}"),
             Part::From(from) => format!("&from={from}"),
         };
-        let own = if self.shows_own() { "" } else { "&own=true" };
-        let q = utf8_percent_encode(&self.q, NON_ALPHANUMERIC);
-        format!("/daemons/{}/logs?file={}&q={q}{part}{own}", self.name, word(self.file))
+        self.address(self.file, &part, !self.shows_own())
     }
 
     fn size(&self) -> Amount {
@@ -74,8 +58,12 @@ impl LogsPage {
 
     /// The address of another part.
     fn at(&self, file: LogFile, part: &str) -> String {
+        self.address(file, part, self.shows_own())
+    }
+
+    fn address(&self, file: LogFile, part: &str, own: bool) -> String {
         let q = utf8_percent_encode(&self.q, NON_ALPHANUMERIC);
-        let own = if self.shows_own() { "&own=true" } else { "" };
+        let own = if own { "&own=true" } else { "" };
         format!("/daemons/{}/logs?file={}&q={q}{part}{own}", self.name, word(file))
     }
 
@@ -121,7 +109,7 @@ pub(super) async fn show(
     Call { app, ctx }: Call,
     Path(name): Path<DaemonName>,
     Query(query): Query<LogQuery>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let file = query.file;
     let part = match (query.before, query.from) {
         (Some(before), _) => Part::Before(before),
@@ -132,7 +120,7 @@ pub(super) async fn show(
     let own = if query.own { OwnSessions::Shown } else { OwnSessions::Hidden };
     let log = app.service.daemon_log(&ctx, &name, file, part, q.clone(), own).await?;
     let is_last = part == Part::Last;
-    let frame = Frame::of(&app.service, &ctx, Section::Daemons, &format!("Logs of {name}")).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Daemons, format!("Logs of {name}")).await;
     let frame = if is_last { frame.live() } else { frame };
     Ok(rendered(&LogsPage { frame, name, file, q, log, is_last, own, part }))
 }

@@ -9,26 +9,27 @@ mod settings;
 
 use askama::Template;
 use axum::Router;
-use axum::response::Response;
 use axum::routing::{get, post};
 
 pub(super) use self::rows::{DaemonSummary, daemon_names, daemon_rows};
 
-use self::rows::{clients, named};
+use self::rows::clients;
 use self::settings::DaemonSettingRow;
 use super::banner::Banner;
-use super::format::{self, Amount, Amounts, Badge, Moment, Tone};
+use super::format::{self, Amount, Moment, Tone};
 use super::frame::{Frame, Section};
-use super::gpus::GpuRow;
+use super::gpus::{GpuRow, called, name_of, named};
 use super::lists::ROWS;
 use super::operations::{OperationSummary, under_way};
 use super::rendered;
 use super::spec_form;
+use super::tenants::TenantSummary;
 use crate::domain::condition::ConditionType;
 use crate::domain::daemon::{DaemonSpec, DesiredState, Management, Mode, Phase};
 use crate::domain::drift::DriftPolicy;
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::gpu::GpuRef;
+use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::active::PartitionPolicy;
 use crate::domain::layout::record::PartitionDrift;
@@ -39,12 +40,11 @@ use crate::domain::wedge::WedgePolicy;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
-use crate::http::problem::Problem;
+use crate::http::problem::Reply;
 use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::TenantFilter;
-use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
 
 /// Events shown for a daemon.
@@ -70,7 +70,8 @@ struct DaemonsPage {
     frame: Frame,
     rows: Vec<DaemonListRow>,
     unheld: Vec<GpuRow>,
-    foreign: Vec<ForeignRow>,
+    /// Foreign control daemons, with the display names of their GPUs.
+    foreign: Vec<(ForeignDaemonView, Vec<(GpuUuid, String)>)>,
 }
 
 /// A daemon in the list.
@@ -81,12 +82,6 @@ struct DaemonListRow {
     limits: Amount,
 }
 
-/// A foreign control daemon in the list.
-struct ForeignRow {
-    daemon: ForeignDaemonView,
-    gpus: Vec<(GpuUuid, String)>,
-}
-
 #[derive(Template)]
 #[template(path = "daemons/daemon.html")]
 struct DaemonPage {
@@ -95,19 +90,12 @@ struct DaemonPage {
     row: DaemonSummary,
     settings: Vec<DaemonSettingRow>,
     clients: Vec<ClientView>,
-    tenants: Vec<DaemonTenantRow>,
+    tenants: Vec<TenantSummary>,
     has_more_tenants: bool,
     events: Vec<Event>,
     is_adopted: bool,
     /// Its operations that have not ended.
     under_way: Vec<OperationSummary>,
-}
-
-/// A tenant of a daemon.
-struct DaemonTenantRow {
-    tenant: TenantView,
-    ready: Badge,
-    limit: Option<Amounts>,
 }
 
 impl DaemonPage {
@@ -148,8 +136,7 @@ impl DaemonPage {
     }
 
     fn called(&self, uuid: &GpuUuid) -> String {
-        let known = self.row.gpus.iter().find(|(known, _)| known == uuid);
-        known.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
+        name_of(&self.row.gpus, uuid)
     }
 
     fn has_no_server(&self) -> bool {
@@ -186,28 +173,30 @@ pub(super) fn mode(mode: Mode) -> &'static str {
     }
 }
 
-async fn list(Call { app, ctx }: Call) -> Result<Response, Problem> {
+async fn list(Call { app, ctx }: Call) -> Reply {
     let service = &app.service;
-    let page = Page::first(MAX_LIMIT);
     let gpus = GpuRow::all(&app, &ctx).await?;
     let counts = service.tenant_counts(&ctx).await?;
     let mut rows = Vec::new();
-    for row in daemon_rows(&app, &ctx, &gpus, &page).await? {
+    for row in daemon_rows(&app, &ctx, &gpus, &Page::first(MAX_LIMIT)).await? {
         let tenants = counts.get(&row.daemon.name).copied().unwrap_or(0);
         let own = |gpu: &&GpuRow| row.daemon.spec.gpus.contains(&gpu.gpu.uuid);
         let limits = Amount(gpus.iter().filter(own).map(|gpu| gpu.gpu.memory_limits).sum());
         rows.push(DaemonListRow { row, tenants, limits });
     }
     let foreign = service.foreign_daemons(&ctx).await?;
-    let foreign =
-        foreign.into_iter().map(|daemon| ForeignRow { gpus: named(&daemon, &gpus), daemon }).collect();
+    let with_gpus = |daemon: ForeignDaemonView| {
+        let gpus = named(&gpus, daemon.gpus.iter().flatten());
+        (daemon, gpus)
+    };
+    let foreign = foreign.into_iter().map(with_gpus).collect();
     let free = |row: &GpuRow| row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true);
     let unheld = gpus.into_iter().filter(free).collect();
     let frame = Frame::of(service, &ctx, Section::Daemons, "Daemons").await.live();
     Ok(rendered(&DaemonsPage { frame, rows, unheld, foreign }))
 }
 
-async fn show(Call { app, ctx }: Call, Path(name): Path<DaemonName>) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(name): Path<DaemonName>) -> Reply {
     let service = &app.service;
     let daemon = service.daemon(&ctx, &name, false).await?;
     let gpus = GpuRow::all(&app, &ctx).await?;
@@ -215,25 +204,20 @@ async fn show(Call { app, ctx }: Call, Path(name): Path<DaemonName>) -> Result<R
     let clients = clients(&app, &ctx, &name).await?;
     let tenants = service.tenants(&ctx, &TenantFilter::of(&name), &Page::first(ROWS)).await?;
     let has_more_tenants = tenants.next_cursor.is_some();
-    let tenants = tenants.items.into_iter().map(|tenant| DaemonTenantRow {
-        ready: format::ready(&tenant.status.conditions),
-        limit: tenant.spec.device_memory_limit.as_ref().map(Amounts::of),
-        tenant,
-    });
+    let tenants = tenants.items.into_iter().map(TenantSummary::of).collect();
     let from = service.first_event_of_daemon(&ctx, &name).await?;
-    let banner = Banner::of_daemon(&app, &ctx, &name, from).await?;
+    let of_daemon =
+        IncidentFilter { daemon: Some(name.clone()), from_event: from, ..IncidentFilter::default() };
+    let banner = Banner::of(&app, &ctx, of_daemon).await?;
     let about = EventFilter { daemon: Some(name.clone()), from, ..EventFilter::default() };
     let newest = Page::first(EVENTS);
     let events = service.events(&ctx, about, Order::NewestFirst, &newest).await?.items;
     let is_adopted = service.is_adopted(&ctx, &name).await?;
-    let tenants = tenants.collect();
     let row = DaemonSummary::of(daemon, &gpus, clients.len());
     let effective = row.daemon.status.as_ref().and_then(|status| status.effective.as_ref());
-    let settings = settings::of(desired.as_ref(), effective, |uuid| {
-        gpus.iter().find(|row| row.gpu.uuid == *uuid).map_or_else(|| uuid.to_string(), GpuRow::called)
-    });
+    let settings = settings::of(desired.as_ref(), effective, |uuid| called(&gpus, uuid));
     let under_way = under_way(&app, &ctx, Some(&name)).await?;
-    let frame = Frame::of(service, &ctx, Section::Daemons, &format!("Daemon {name}")).await.live();
+    let frame = Frame::of(service, &ctx, Section::Daemons, format!("Daemon {name}")).await.live();
     Ok(rendered(&DaemonPage {
         frame,
         banner,

@@ -3,11 +3,10 @@
 use crate::domain::{DaemonName, GpuUuid};
 use crate::http::AppState;
 use crate::http::pages::format::{self, Badge, layout};
-use crate::http::pages::gpus::GpuRow;
+use crate::http::pages::gpus::{GpuRow, named};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
-use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 
@@ -24,13 +23,9 @@ pub(in crate::http::pages) struct DaemonSummary {
 impl DaemonSummary {
     /// A daemon with this number of clients, on a host with these GPUs.
     pub(in crate::http::pages) fn of(daemon: DaemonView, gpus: &[GpuRow], clients: usize) -> Self {
-        let called = |uuid: &GpuUuid| {
-            let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
-            (uuid.clone(), known.map_or_else(|| uuid.to_string(), GpuRow::called))
-        };
         Self {
             badge: format::daemon(daemon.status.as_ref()),
-            gpus: daemon.spec.gpus.iter().map(called).collect(),
+            gpus: named(gpus, &daemon.spec.gpus),
             clients,
             daemon,
         }
@@ -66,19 +61,9 @@ pub(in crate::http::pages) async fn daemon_names(
     app: &AppState,
     ctx: &RequestContext,
 ) -> Result<Vec<DaemonName>, Problem> {
-    let all = Page::first(MAX_LIMIT);
-    let mut daemons = app.service.daemons(ctx, &all).await?.items;
+    let mut daemons = app.service.daemons(ctx, &Page::first(MAX_LIMIT)).await?.items;
     daemons.sort_by_cached_key(|daemon| daemon.name.natural_key());
     Ok(daemons.into_iter().map(|daemon| daemon.name).collect())
-}
-
-/// The display names of a foreign daemon's GPUs.
-pub(super) fn named(daemon: &ForeignDaemonView, gpus: &[GpuRow]) -> Vec<(GpuUuid, String)> {
-    let called = |uuid: &GpuUuid| {
-        let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
-        (uuid.clone(), known.map_or_else(|| uuid.to_string(), GpuRow::called))
-    };
-    daemon.gpus.iter().flatten().map(called).collect()
 }
 
 /// The clients of a daemon.

@@ -3,31 +3,31 @@
 mod replace;
 mod row;
 
-pub(super) use row::{GpuRow, name_of, names};
+pub(super) use row::{GpuRow, called, name_of, named, names};
 
 use askama::Template;
 use axum::Router;
-use axum::response::Response;
 use axum::routing::get;
 
 use super::banner::Banner;
 use super::chart::Chart;
-use super::format::{Amount, or_dash};
+use super::format;
 use super::forms::Form;
 use super::frame::{Frame, Section};
 use super::rendered;
 use super::sm_map::{Named, SmMap};
-use crate::domain::TenantName;
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::ChunkCensus;
+use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::Enforcement;
+use crate::domain::layout::status::PartitionStatus;
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
-use crate::http::problem::Problem;
+use crate::http::problem::{Answer, Problem, Reply};
 use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
-use crate::service::host::{GpuProcessKind, GpuView};
+use crate::service::host::{GpuProcessKind, GpuProcessView, GpuView};
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 
@@ -83,51 +83,29 @@ struct GpuPage {
     /// True if the map shows partitions; otherwise it shows SMs that all clients share.
     partitioned: bool,
     /// Partitions enforced by thread percentages, which reserve nothing.
-    shares: Vec<GpuShareRow>,
-    processes: Option<Vec<ProcessRow>>,
+    shares: Vec<PartitionStatus>,
+    /// The processes on it, with those that are clients; `None` if the driver does not list them.
+    processes: Option<Vec<(GpuProcessView, Option<ClientView>)>>,
     /// Memory and clients of tenants on it in the last hour.
     chart: Chart,
 }
 
-/// A partition enforced by thread percentages.
-struct GpuShareRow {
-    name: String,
-    tenants: Vec<TenantName>,
-    percentage: String,
-    sms: String,
-}
-
-/// A process on the GPU.
-struct ProcessRow {
-    pid: u32,
-    kind: GpuProcessKind,
-    memory: Option<Amount>,
-    client: Option<ClientView>,
-    uid: Option<u32>,
-    command: Option<String>,
-}
-
-impl ProcessRow {
-    fn kind(&self) -> &'static str {
-        match self.kind {
-            GpuProcessKind::Server => "MPS server",
-            GpuProcessKind::Client => "MPS client",
-            GpuProcessKind::Bypass => "bypass",
-        }
-    }
-
-    fn is_bypass(&self) -> bool {
-        self.kind == GpuProcessKind::Bypass
+/// Returns the role of a process in MPS, in words.
+fn role(kind: GpuProcessKind) -> &'static str {
+    match kind {
+        GpuProcessKind::Server => "MPS server",
+        GpuProcessKind::Client => "MPS client",
+        GpuProcessKind::Bypass => "bypass",
     }
 }
 
-async fn list(Call { app, ctx }: Call) -> Result<Response, Problem> {
+async fn list(Call { app, ctx }: Call) -> Reply {
     let gpus = GpuRow::all(&app, &ctx).await?;
     let frame = Frame::of(&app.service, &ctx, Section::Gpus, "GPUs").await.live();
     Ok(rendered(&GpusPage { frame, gpus }))
 }
 
-async fn show(Call { app, ctx }: Call, Path(name): Path<String>) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(name): Path<String>) -> Reply {
     let row = GpuRow::of(app.service.gpu(&ctx, &name).await?);
     let daemon = match &row.gpu.daemon {
         Some(daemon) => Some(app.service.daemon(&ctx, daemon, false).await?),
@@ -143,7 +121,8 @@ async fn show(Call { app, ctx }: Call, Path(name): Path<String>) -> Result<Respo
     let lines = app.service.gpu_history(&ctx, row.key())?;
     let chart = Chart::of_gpu(app.service.clock().unix_ms(), row.key(), &lines).coloured(&colours);
     let frame = Frame::of(&app.service, &ctx, Section::Gpus, &row.called()).await.live();
-    let banner = Banner::of_gpu(&app, &ctx, row.key()).await?;
+    let of_gpu = IncidentFilter { gpu: Some(row.key().clone()), ..IncidentFilter::default() };
+    let banner = Banner::of(&app, &ctx, of_gpu).await?;
     Ok(rendered(&GpuPage { frame, banner, row, daemon, map, partitioned, shares, processes, chart }))
 }
 
@@ -172,45 +151,32 @@ fn shared_map(gpu: &GpuView, daemon: Option<&DaemonView>, counted: Option<&Chunk
     Some(SmMap::shared(gpu.sms?, gpu.compute_capability?.chunk_sms(), counted))
 }
 
-fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<GpuShareRow> {
+fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<PartitionStatus> {
     let layout = daemon.status.as_ref().and_then(|status| status.layout.as_ref());
     let layout = layout.filter(|layout| layout.enforcement == Enforcement::Percentage);
     let partitions = layout.into_iter().flat_map(|layout| &layout.partitions);
-    partitions
-        .filter(|partition| partition.gpu == gpu.uuid)
-        .map(|partition| GpuShareRow {
-            name: partition.partition.to_string(),
-            tenants: partition.tenants.clone(),
-            percentage: or_dash(partition.percentage.map(|percentage| format!("{percentage} %"))),
-            sms: or_dash(partition.sms),
-        })
-        .collect()
+    partitions.filter(|partition| partition.gpu == gpu.uuid).cloned().collect()
 }
 
 async fn processes(
     app: &AppState,
     ctx: &RequestContext,
     gpu: &GpuView,
-) -> Result<Option<Vec<ProcessRow>>, Problem> {
+) -> Result<Option<Vec<(GpuProcessView, Option<ClientView>)>>, Problem> {
     let Some(listed) = &gpu.processes else { return Ok(None) };
     let page = Page::first(MAX_LIMIT);
     let clients = app.service.clients(ctx, &ClientFilter::default(), false, &page).await?.items;
-    let row = |process: &crate::service::host::GpuProcessView| ProcessRow {
-        pid: process.pid,
-        kind: process.kind,
-        memory: process.used_memory.map(Amount),
-        client: clients.iter().find(|client| client.pid == process.pid).cloned(),
-        uid: process.uid,
-        command: process.command.clone(),
+    let row = |process: &GpuProcessView| {
+        (process.clone(), clients.iter().find(|client| client.pid == process.pid).cloned())
     };
-    let mut rows: Vec<ProcessRow> = listed.iter().map(row).collect();
+    let mut rows: Vec<_> = listed.iter().map(row).collect();
     // Processes that bypass all limits need attention.
-    rows.sort_by_key(|row| (!row.is_bypass(), row.pid));
+    rows.sort_by_key(|(process, _)| (process.kind != GpuProcessKind::Bypass, process.pid));
     Ok(Some(rows))
 }
 
 /// Answers with the chart of a GPU for the last hour, for the script that draws it.
-async fn history(Call { app, ctx }: Call, Path(name): Path<String>) -> Result<axum::Json<Chart>, Problem> {
+async fn history(Call { app, ctx }: Call, Path(name): Path<String>) -> Answer<Chart> {
     let gpu = app.service.gpu(&ctx, &name).await?.uuid;
     let lines = app.service.gpu_history(&ctx, &gpu)?;
     Ok(axum::Json(Chart::of_gpu(app.service.clock().unix_ms(), &gpu, &lines)))

@@ -1,7 +1,7 @@
 //! Replacing a permanently missing GPU, for its daemon and all tenants that name it.
 
 use askama::Template;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 
 use super::GpuRow;
 use crate::domain::GpuUuid;
@@ -12,11 +12,11 @@ use crate::http::extract::{Call, Path};
 use crate::http::pages::forms::{Field, Form, FormErrors, Shape, rehearsal_refusal};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::lists::ListQuery;
-use crate::http::pages::{refused_with, rendered};
-use crate::http::problem::Problem;
+use crate::http::pages::{refusal, refused_with, rendered};
+use crate::http::problem::{Problem, Reply};
+use crate::service::WriteOptions;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::replace::ReplaceRequest;
-use crate::service::{ServiceError, WriteOptions};
 
 const FIELDS: [Field; 1] = [("with", Shape::Text)];
 
@@ -37,31 +37,20 @@ struct ReplacementChoice {
     chosen: bool,
 }
 
-pub(super) async fn ask(
-    Call { app, ctx }: Call,
-    Path(name): Path<String>,
-    query: ListQuery,
-) -> Result<Response, Problem> {
+pub(super) async fn ask(Call { app, ctx }: Call, Path(name): Path<String>, query: ListQuery) -> Reply {
     Ok(rendered(&replace_page(&app, &ctx, &name, query.form(), FormErrors::default()).await?))
 }
 
-pub(super) async fn replace(
-    Call { app, ctx }: Call,
-    Path(name): Path<String>,
-    form: Form,
-) -> Result<Response, Problem> {
+pub(super) async fn replace(Call { app, ctx }: Call, Path(name): Path<String>, form: Form) -> Reply {
     let done = match form.read::<ReplaceRequest>(&FIELDS) {
         Ok(request) => app.service.replace_gpu(&ctx, name.clone(), request, WriteOptions::default()).await,
         Err(error) => Err(error),
     };
     match done {
         Ok(replacement) => Ok(Redirect::to(&format!("/daemons/{}", replacement.daemon.name)).into_response()),
-        Err(error @ (ServiceError::Forbidden(_) | ServiceError::NotFound { .. })) => Err(error.into()),
         Err(error) => {
-            let problem = Problem::of(error, &ctx.actor);
-            let refused = FormErrors::of(problem.clone(), &["with"]);
-            let page = replace_page(&app, &ctx, &name, &form, refused).await?;
-            Ok(refused_with(&page, problem))
+            let (refused, problem) = refusal(&ctx, error, &["with"])?;
+            Ok(refused_with(&replace_page(&app, &ctx, &name, &form, refused).await?, problem))
         }
     }
 }
@@ -91,7 +80,7 @@ async fn replace_page(
             first.chosen = true;
         }
     }
-    let frame = Frame::of(&app.service, ctx, Section::Gpus, &format!("Replace {}", row.called())).await;
+    let frame = Frame::of(&app.service, ctx, Section::Gpus, format!("Replace {}", row.called())).await;
     Ok(ReplacePage { frame, row, choices, refused })
 }
 

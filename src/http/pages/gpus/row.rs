@@ -101,6 +101,20 @@ pub(in crate::http::pages) async fn names(app: &AppState, ctx: &RequestContext) 
     gpus.into_iter().map(|row| (row.key().clone(), row.called())).collect()
 }
 
+/// The display name of one of these GPUs, or the UUID of another.
+pub(in crate::http::pages) fn called(gpus: &[GpuRow], uuid: &GpuUuid) -> String {
+    let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
+    known.map_or_else(|| uuid.to_string(), GpuRow::called)
+}
+
+/// GPUs with their display names.
+pub(in crate::http::pages) fn named<'u>(
+    gpus: &[GpuRow],
+    uuids: impl IntoIterator<Item = &'u GpuUuid>,
+) -> Vec<(GpuUuid, String)> {
+    uuids.into_iter().map(|uuid| (uuid.clone(), called(gpus, uuid))).collect()
+}
+
 /// The display name of a GPU, or its UUID.
 pub(in crate::http::pages) fn name_of(names: &[(GpuUuid, String)], uuid: &GpuUuid) -> String {
     let known = names.iter().find(|(gpu, _)| gpu == uuid);

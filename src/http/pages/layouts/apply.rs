@@ -2,7 +2,6 @@
 
 use askama::Template;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse as _, Redirect, Response};
 
 use super::target::{Places, RoleChoice, gpu_map};
 use crate::domain::client::ClientId;
@@ -18,13 +17,13 @@ use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::pages::format::Moment;
 use crate::http::pages::forms::{Form, FormErrors};
-use crate::http::pages::frame::{Frame, Section};
+use crate::http::pages::frame::{Frame, PageLink, Section};
 use crate::http::pages::lists::ListQuery;
-use crate::http::pages::page;
-use crate::http::problem::Problem;
+use crate::http::pages::{followed, page};
+use crate::http::problem::{Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
-use crate::service::layouts::{ApplyRequest, LayoutTarget};
+use crate::service::layouts::ApplyRequest;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::{ServiceError, WriteOptions};
@@ -58,19 +57,11 @@ struct AssertPage {
     assertion: Assertion,
 }
 
-pub(super) async fn plan(
-    Call { app, ctx }: Call,
-    Path(name): Path<LayoutName>,
-    query: ListQuery,
-) -> Result<Response, Problem> {
+pub(super) async fn plan(Call { app, ctx }: Call, Path(name): Path<LayoutName>, query: ListQuery) -> Reply {
     planned(&app, &ctx, name, query.form(), None).await
 }
 
-pub(super) async fn apply(
-    Call { app, ctx }: Call,
-    Path(name): Path<LayoutName>,
-    form: Form,
-) -> Result<Response, Problem> {
+pub(super) async fn apply(Call { app, ctx }: Call, Path(name): Path<LayoutName>, form: Form) -> Reply {
     let version = match version_of(&app, &ctx, &name, &form).await {
         Err(error @ ServiceError::Invalid(_)) => {
             return planned(&app, &ctx, name, &form, Some(error)).await;
@@ -97,7 +88,7 @@ pub(super) async fn apply(
         note: Some(note).filter(|note| !note.is_empty()),
     };
     match app.service.apply_layout(&ctx, name.clone(), request, WriteOptions::default()).await {
-        Ok(operation) => Ok(Redirect::to(&format!("/operations/{}", operation.id)).into_response()),
+        Ok(operation) => Ok(followed(operation.id)),
         Err(error @ ServiceError::Forbidden(_)) => Err(error.into()),
         Err(error) => planned(&app, &ctx, name, &form, Some(error)).await,
     }
@@ -122,7 +113,7 @@ async fn planned(
     name: LayoutName,
     form: &Form,
     error: Option<ServiceError>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let (version, mistyped) = match version_of(app, ctx, &name, form).await {
         // Without a daemon, the page offers the choice.
         Err(error @ ServiceError::Invalid(_)) => (app.service.layout(ctx, &name).await?.newest, Some(error)),
@@ -138,13 +129,7 @@ async fn planned(
         // A version is only planned on request.
     } else if let Some(daemon) = &daemon {
         roles = places.roles(&name, &version.layout, daemon, form);
-        let target = LayoutTarget {
-            daemon: daemon.name.clone(),
-            version: Some(version.version),
-            gpu_map: gpu_map(&roles),
-            layout: None,
-        };
-        match app.service.plan_layout(ctx, &name, &target).await {
+        match app.service.plan_layout(ctx, &name, &places.target(&version, daemon, form)).await {
             Ok(planned) => plan = Some(planned),
             Err(error) => refusal = Some(error),
         }
@@ -166,8 +151,7 @@ async fn planned(
         }
         _ => Vec::new(),
     };
-    let title = format!("Plan layout {name}");
-    let frame = Frame::of(&app.service, ctx, Section::Layouts, &title).await;
+    let frame = Frame::of(&app.service, ctx, Section::Layouts, format!("Plan layout {name}")).await;
     let shown = ApplyPage { frame, version, numbers, places, daemon, roles, plan, clients, form, refused };
     Ok(page(status, &shown))
 }
@@ -213,7 +197,7 @@ impl ApplyPage<'_> {
     }
 
     /// The remedy for a blocker; `None` if it is offered elsewhere on the page.
-    fn remedy(&self, what: &Blocked) -> Option<BlockedRemedy> {
+    fn remedy(&self, what: &Blocked) -> Option<PageLink> {
         let daemon = self.daemon.as_ref().map_or("", |daemon| daemon.name.as_str());
         let (href, label) = match what {
             Blocked::TooManyChunks { .. } => (
@@ -228,18 +212,13 @@ impl ApplyPage<'_> {
             Blocked::NotListed { .. } => (format!("/daemons/{daemon}"), "See the daemon"),
             Blocked::OwnShare(own) => (format!("/tenants/{}/edit", own.tenant), "Edit the tenant"),
         };
-        Some(BlockedRemedy { href, label })
+        Some(PageLink::new(href, label))
     }
 
     /// Returns true if the plan can be applied once everything that can be allowed is allowed.
     fn is_possible(plan: &LayoutPlan) -> bool {
         plan.refusals(true).next().is_none()
     }
-}
-
-struct BlockedRemedy {
-    href: String,
-    label: &'static str,
 }
 
 /// A step of the plan in the diff.
@@ -281,11 +260,7 @@ impl PlanRow<'_> {
 }
 
 /// Compares a daemon with a layout now.
-pub(super) async fn assert(
-    Call { app, ctx }: Call,
-    Path(name): Path<LayoutName>,
-    query: ListQuery,
-) -> Result<Response, Problem> {
+pub(super) async fn assert(Call { app, ctx }: Call, Path(name): Path<LayoutName>, query: ListQuery) -> Reply {
     let form = query.form();
     let version = version_of(&app, &ctx, &name, form).await?;
     let places = Places::of(&app, &ctx).await?;
@@ -294,12 +269,7 @@ pub(super) async fn assert(
         kind: "daemon",
         name: form.text("daemon").chars().take(80).collect(),
     })?;
-    let target = LayoutTarget {
-        daemon: daemon.name.clone(),
-        version: Some(version.version),
-        gpu_map: gpu_map(&places.roles(&name, &version.layout, &daemon, form)),
-        layout: None,
-    };
+    let target = places.target(&version, &daemon, form);
     let assertion = app.service.assert_layout(&ctx, &name, &target).await?;
     let title = format!("Layout {name} on {}", daemon.name);
     let frame = Frame::of(&app.service, &ctx, Section::Layouts, &title).await;

@@ -1,14 +1,14 @@
 //! A layout as a file: with the IDs that its steps gave on a daemon, or without.
 
 use axum::http::header;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::IntoResponse as _;
 use serde::Deserialize;
 
 use crate::domain::layout::VersionRef;
 use crate::domain::layout::text::{self, LayoutFormat};
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::extract::{Call, Path, Query};
-use crate::http::problem::Problem;
+use crate::http::problem::Reply;
 
 /// The options of an export.
 #[derive(Debug, Deserialize)]
@@ -34,7 +34,7 @@ pub(super) async fn download(
     Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Query(wanted): Query<ExportPageQuery>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let (document, called) = match (&wanted.daemon, wanted.version) {
         (Some(daemon), _) => {
             (app.service.export_layout(&ctx, &name, daemon).await?, format!("{name}.recorded"))

@@ -12,7 +12,7 @@ mod replays;
 mod target;
 
 use askama::Template;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::get;
 use serde::Deserialize;
 
@@ -22,21 +22,21 @@ use self::target::{Places, holders};
 use super::format::{self, Badge, Moment, Tone};
 use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
-use super::lists::{ListQuery, Listing, PageLinks};
+use super::lists::{ListQuery, PageLinks, list_page};
 use super::routes::PageRoutes;
-use super::{listed, page, rendered};
+use super::{refusal, rendered, with_status};
 use crate::domain::LayoutName;
 use crate::domain::daemon::Mode;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::layout::{Layout, Version, VersionRef};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path, Query};
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::layouts::LayoutView;
 use crate::service::page::{MAX_LIMIT, Page};
-use crate::service::{ServiceError, WriteOptions, etag};
+use crate::service::{WriteOptions, etag};
 
 pub(super) fn router() -> PageRoutes {
     PageRoutes::default()
@@ -56,12 +56,7 @@ pub(super) fn router() -> PageRoutes {
         .route("/layouts/{name}/delete", get(confirm).post(delete))
 }
 
-#[derive(Template)]
-#[template(path = "layouts/list.html")]
-struct ListPage {
-    frame: Frame,
-    list: Listing<ListRow>,
-}
+list_page!(LayoutsPage, "layouts/list.html", ListRow);
 
 struct ListRow {
     layout: LayoutView,
@@ -99,9 +94,9 @@ pub(super) fn mode(daemon: &DaemonView) -> &'static str {
     }
 }
 
-async fn list(Call { app, ctx }: Call, paging: ListQuery) -> Result<Response, Problem> {
-    let found = async { app.service.layouts(&ctx, &paging.page()?).await };
-    let found = paging.listing(found.await, &[])?;
+async fn list(Call { app, ctx }: Call, paging: ListQuery) -> Reply {
+    let found = async { app.service.layouts(&ctx, &paging.page()?).await }.await;
+    let page = paging.into_page(&app, &ctx, Section::Layouts, &[], found).await?;
     let daemons = holders(&app, &ctx).await?;
     let row = |layout: LayoutView| {
         let own = daemons.iter().filter(|daemon| layout.daemons.contains(&daemon.name));
@@ -109,10 +104,7 @@ async fn list(Call { app, ctx }: Call, paging: ListQuery) -> Result<Response, Pr
             own.filter_map(|daemon| LayoutDaemon::of(daemon.clone(), &layout.newest.name)).collect();
         ListRow { layout, holders }
     };
-    let list = found.map(row);
-    let frame = Frame::of(&app.service, &ctx, Section::Layouts, "Layouts").await;
-    let (frame, problem) = (list.framed(frame), list.problem());
-    Ok(listed(&ListPage { frame, list }, problem))
+    Ok(page.map(row).answer(|page| LayoutsPage { page }))
 }
 
 #[derive(Template)]
@@ -140,32 +132,28 @@ impl LayoutPage {
     }
 }
 
-async fn show(
-    Call { app, ctx }: Call,
-    Path(name): Path<LayoutName>,
-    paging: ListQuery,
-) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(name): Path<LayoutName>, paging: ListQuery) -> Reply {
     let view = app.service.layout(&ctx, &name).await?;
-    shown(&app, &ctx, view, None, &paging).await
+    layout_page(&app, &ctx, view, None, &paging).await
 }
 
 async fn version(
     Call { app, ctx }: Call,
     Path((name, version)): Path<(LayoutName, u32)>,
     paging: ListQuery,
-) -> Result<Response, Problem> {
+) -> Reply {
     let view = app.service.layout(&ctx, &name).await?;
     let version = app.service.layout_version(&ctx, &VersionRef { name, version }).await?;
-    shown(&app, &ctx, view, Some(version), &paging).await
+    layout_page(&app, &ctx, view, Some(version), &paging).await
 }
 
-async fn shown(
+async fn layout_page(
     app: &AppState,
     ctx: &RequestContext,
     view: LayoutView,
     version: Option<Version>,
     paging: &ListQuery,
-) -> Result<Response, Problem> {
+) -> Reply {
     let LayoutView { newest, daemons } = view;
     let name = newest.name.clone();
     let paged = app.service.layout_versions(ctx, &name, &paging.page()?).await?;
@@ -179,8 +167,7 @@ async fn shown(
     let on = holders.first().map_or("", |holder| holder.daemon.name.as_str());
     let gpu_kind = choose(&gpu_kinds, on, version.layout.sku.as_deref()).cloned();
     let preview = preview_of(&version.layout, gpu_kind.as_ref());
-    let title = format!("Layout {name}");
-    let frame = Frame::of(&app.service, ctx, Section::Layouts, &title).await.live();
+    let frame = Frame::of(&app.service, ctx, Section::Layouts, format!("Layout {name}")).await.live();
     let page_links = paging.page_links(paged.next_cursor.as_deref());
     let versions = paged.items;
     Ok(rendered(&LayoutPage {
@@ -231,9 +218,8 @@ async fn compare(
     Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
     Query(compared): Query<ComparedVersions>,
-) -> Result<Response, Problem> {
-    let page = Page::first(MAX_LIMIT);
-    let versions = app.service.layout_versions(&ctx, &name, &page).await?.items;
+) -> Reply {
+    let versions = app.service.layout_versions(&ctx, &name, &Page::first(MAX_LIMIT)).await?.items;
     let numbers: Vec<u32> = versions.iter().map(|version| version.version).collect();
     let to = compared.to.or_else(|| numbers.first().copied()).unwrap_or(1);
     let before = || numbers.iter().copied().find(|number| *number < to).unwrap_or(to);
@@ -260,39 +246,32 @@ struct LayoutDeletePage {
 }
 
 /// Shows the layout that would be deleted, with the reason if it cannot be.
-async fn confirm(Call { app, ctx }: Call, Path(name): Path<LayoutName>) -> Result<Response, Problem> {
+async fn confirm(Call { app, ctx }: Call, Path(name): Path<LayoutName>) -> Reply {
     let tried = app.service.delete_layout(&ctx, name.clone(), WriteOptions::rehearsal()).await;
-    delete_page(&app, &ctx, &name, tried.err()).await
+    let refused = tried.err().map(|error| refusal(&ctx, error, &[])).transpose()?;
+    delete_page(&app, &ctx, &name, refused).await
 }
 
 async fn delete_page(
     app: &AppState,
     ctx: &RequestContext,
     name: &LayoutName,
-    error: Option<ServiceError>,
-) -> Result<Response, Problem> {
-    let error = match error {
-        Some(error @ (ServiceError::Conflict(_) | ServiceError::PreconditionFailed(_))) => Some(error),
-        Some(other) => return Err(other.into()),
-        None => None,
-    };
-    let refused = error.map(|error| FormErrors::of(Problem::of(error, &ctx.actor), &[])).unwrap_or_default();
+    refused: Option<(FormErrors, Problem)>,
+) -> Reply {
     let LayoutView { newest, daemons } = app.service.layout(ctx, name).await?;
-    let frame = Frame::of(&app.service, ctx, Section::Layouts, &format!("Delete layout {name}")).await;
-    let status =
-        if refused.is_empty() { axum::http::StatusCode::OK } else { axum::http::StatusCode::CONFLICT };
-    Ok(page(status, &LayoutDeletePage { frame, newest, daemons, refused }))
+    let frame = Frame::of(&app.service, ctx, Section::Layouts, format!("Delete layout {name}")).await;
+    let (refused, problem) = refused.unzip();
+    Ok(with_status(
+        &LayoutDeletePage { frame, newest, daemons, refused: refused.unwrap_or_default() },
+        problem,
+    ))
 }
 
-async fn delete(
-    Call { app, ctx }: Call,
-    Path(name): Path<LayoutName>,
-    form: Form,
-) -> Result<Response, Problem> {
+async fn delete(Call { app, ctx }: Call, Path(name): Path<LayoutName>, form: Form) -> Reply {
     let version = form.text("version").parse::<i64>().ok();
     let options = WriteOptions { if_match: version.map(etag), ..WriteOptions::default() };
     match app.service.delete_layout(&ctx, name.clone(), options).await {
         Ok(()) => Ok(Redirect::to("/layouts").into_response()),
-        Err(error) => delete_page(&app, &ctx, &name, Some(error)).await,
+        Err(error) => delete_page(&app, &ctx, &name, Some(refusal(&ctx, error, &[])?)).await,
     }
 }

@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::extract::RawQuery;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 
 use super::diff::line;
 use super::target::{Places, RoleChoice, gpu_map};
@@ -18,7 +18,7 @@ use crate::http::pages::format::Moment;
 use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::layouts::replays::ReplayRequest;
 use crate::service::page::{MAX_LIMIT, Page};
@@ -56,14 +56,14 @@ struct ReplayedLayout {
     document: Option<Document>,
 }
 
-pub(super) async fn ask(Call { app, ctx }: Call, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+pub(super) async fn ask(Call { app, ctx }: Call, RawQuery(query): RawQuery) -> Reply {
     ctx.require(Right::Operate)?;
     let form = Form::parse(query.unwrap_or_default().as_bytes());
     let places = Places::of(&app, &ctx).await?;
     answer(&app, &ctx, &form, places, ReplayFormOutcome::default()).await
 }
 
-pub(super) async fn begin(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
+pub(super) async fn begin(Call { app, ctx }: Call, form: Form) -> Reply {
     ctx.require(Right::Operate)?;
     let places = Places::of(&app, &ctx).await?;
     let only_preview = form.text("do") != "start";
@@ -177,10 +177,9 @@ async fn answer(
     form: &Form,
     places: Places,
     outcome: ReplayFormOutcome,
-) -> Result<Response, Problem> {
+) -> Reply {
     let ReplayFormOutcome { roles, preview, error } = outcome;
-    let all = Page::first(MAX_LIMIT);
-    let layouts = app.service.layouts(ctx, &all).await?.items;
+    let layouts = app.service.layouts(ctx, &Page::first(MAX_LIMIT)).await?.items;
     let layouts = layouts.into_iter().map(|layout| layout.newest.name).collect();
     let problem = error.clone().map(Problem::from);
     let status = problem.map_or(StatusCode::OK, |problem| problem.status());

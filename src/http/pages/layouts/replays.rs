@@ -1,10 +1,10 @@
 //! Replays: the list, and one step by step, with recorded and actual IDs.
 
 use askama::Template;
-use axum::response::Response;
 use uuid::Uuid;
 
 use super::diff::line;
+use super::replays;
 use crate::domain::count::counted;
 use crate::domain::layout::record::ExecutedStep;
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
@@ -12,16 +12,11 @@ use crate::domain::layout::{LayoutStep, PartitionChange};
 use crate::http::extract::{Call, Path};
 use crate::http::pages::format::{Badge, Moment, Tone};
 use crate::http::pages::frame::{Frame, Section};
-use crate::http::pages::lists::{ListQuery, Listing};
-use crate::http::pages::{listed, rendered};
-use crate::http::problem::Problem;
+use crate::http::pages::lists::{ListQuery, list_page};
+use crate::http::pages::rendered;
+use crate::http::problem::Reply;
 
-#[derive(Template)]
-#[template(path = "layouts/replays.html")]
-struct ReplaysPage {
-    frame: Frame,
-    list: Listing<Replay>,
-}
+list_page!(ReplaysPage, "layouts/replays.html", Replay);
 
 #[derive(Template)]
 #[template(path = "layouts/replay.html")]
@@ -179,8 +174,8 @@ fn verdict(replay: &Replay) -> Badge {
     }
 }
 
-fn cause(of: ReplayCause) -> &'static str {
-    match of {
+fn cause(replay: &Replay) -> &'static str {
+    match replay.cause {
         ReplayCause::Requested => "requested",
         ReplayCause::Restart => "restart of the daemon",
     }
@@ -191,50 +186,25 @@ fn milliseconds(us: u64) -> String {
     format!("{}.{} ms", us / 1000, us % 1000 / 100)
 }
 
-impl ReplaysPage {
-    fn verdict(replay: &Replay) -> Badge {
-        verdict(replay)
-    }
-
-    fn cause(replay: &Replay) -> &'static str {
-        cause(replay.cause)
-    }
-}
-
 impl ReplayPage {
-    fn verdict(&self) -> Badge {
-        verdict(&self.replay)
-    }
-
-    fn cause(&self) -> &'static str {
-        cause(self.replay.cause)
-    }
-
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "templates call it with references")]
     fn took(us: &u64) -> String {
         milliseconds(*us)
     }
-
-    fn describe(taken: &ExecutedStep) -> String {
-        describe(taken)
-    }
 }
 
-pub(super) async fn list(Call { app, ctx }: Call, paging: ListQuery) -> Result<Response, Problem> {
-    let found = async { app.service.replays(&ctx, &paging.page()?).await };
-    let list = paging.listing(found.await, &[])?;
-    let frame = Frame::of(&app.service, &ctx, Section::Replays, "Replays").await;
-    let (frame, problem) = (list.framed(frame), list.problem());
-    Ok(listed(&ReplaysPage { frame, list }, problem))
+pub(super) async fn list(Call { app, ctx }: Call, paging: ListQuery) -> Reply {
+    let found = async { app.service.replays(&ctx, &paging.page()?).await }.await;
+    let page = paging.into_page(&app, &ctx, Section::Replays, &[], found).await?;
+    Ok(page.answer(|page| ReplaysPage { page }))
 }
 
-pub(super) async fn show(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Result<Response, Problem> {
+pub(super) async fn show(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Reply {
     let replay = app.service.replay_record(&ctx, id).await?;
     // The layout may have been deleted since; the record remains.
     let version = app.service.layout_version(&ctx, &replay.version_ref()).await.ok();
     let (rows, others) = rows(&replay, version.as_ref().map(|version| version.layout.steps.as_slice()));
-    let title = format!("Replay of {}", replay.layout);
-    let frame = Frame::of(&app.service, &ctx, Section::Replays, &title).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Replays, format!("Replay of {}", replay.layout)).await;
     let frame = if replay.verdict == Verdict::Pending { frame.live() } else { frame };
     let shares = shares(&replay);
     Ok(rendered(&ReplayPage { frame, replay, rows, others, shares }))

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::GpuRef;
-use crate::domain::layout::{Enforcement, Layout, Role};
+use crate::domain::layout::{Enforcement, Layout, Role, Version};
 use crate::domain::{GpuUuid, LayoutName};
 use crate::http::AppState;
 use crate::http::pages::forms::Form;
-use crate::http::pages::gpus::GpuRow;
+use crate::http::pages::gpus::{GpuRow, called};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
+use crate::service::layouts::LayoutTarget;
 use crate::service::page::{MAX_LIMIT, Page};
 
 /// The daemons of this host, and their GPUs.
@@ -55,8 +56,17 @@ impl Places {
 
     /// The display name of a GPU.
     pub(super) fn called(&self, gpu: &GpuUuid) -> String {
-        let known = self.gpus.iter().find(|row| row.gpu.uuid == *gpu);
-        known.map_or_else(|| gpu.to_string(), GpuRow::called)
+        called(&self.gpus, gpu)
+    }
+
+    /// A version of a layout on a daemon, on the GPUs that the form chooses.
+    pub(super) fn target(&self, version: &Version, daemon: &DaemonView, form: &Form) -> LayoutTarget {
+        LayoutTarget {
+            daemon: daemon.name.clone(),
+            version: Some(version.version),
+            gpu_map: gpu_map(&self.roles(&version.name, &version.layout, daemon, form)),
+            layout: None,
+        }
     }
 
     /// The GPU of each role: as chosen, as the daemon has it, by the host's order, otherwise the daemon's in its order.
@@ -105,6 +115,5 @@ pub(super) fn gpu_map(roles: &[RoleChoice]) -> BTreeMap<Role, GpuRef> {
 
 /// All daemons.
 pub(super) async fn holders(app: &AppState, ctx: &RequestContext) -> Result<Vec<DaemonView>, Problem> {
-    let page = Page::first(MAX_LIMIT);
-    Ok(app.service.daemons(ctx, &page).await?.items)
+    Ok(app.service.daemons(ctx, &Page::first(MAX_LIMIT)).await?.items)
 }

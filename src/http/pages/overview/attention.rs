@@ -10,6 +10,7 @@ use crate::http::AppState;
 use crate::http::pages::banner::Banner;
 use crate::http::pages::daemons::DaemonSummary;
 use crate::http::pages::format::{Gauge, Moment, Tone};
+use crate::http::pages::frame::PageLink;
 use crate::http::pages::gpus::GpuRow;
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
@@ -23,22 +24,10 @@ pub(super) struct Attention {
     /// The cause, as reported, with a remedy if there is one.
     pub(super) why: String,
     /// Link to the place where it can be handled.
-    pub(super) remedy: RemedyLink,
+    pub(super) remedy: PageLink,
 }
 
-/// A link to where something can be handled.
-pub(super) struct RemedyLink {
-    pub(super) href: String,
-    pub(super) label: String,
-}
-
-impl RemedyLink {
-    pub(super) fn new(href: impl Into<String>, label: impl Into<String>) -> Self {
-        Self { href: href.into(), label: label.into() }
-    }
-}
-
-fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy: RemedyLink) -> Attention {
+fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy: PageLink) -> Attention {
     Attention { tone, what: what.into(), why: why.into(), remedy }
 }
 
@@ -68,7 +57,7 @@ pub(super) async fn all(
 
 fn of_host(host: &HostView, now: i64) -> Vec<Attention> {
     let mut found = Vec::new();
-    let settings = || RemedyLink::new("/settings", "Settings");
+    let settings = || PageLink::new("/settings", "Settings");
     if let Some(read_only) = host.read_only.as_ref().filter(|read_only| !read_only.waiting_for_driver) {
         let what = "This host is read-only";
         found.push(attention(Tone::Bad, what, &read_only.reason, settings()));
@@ -117,14 +106,14 @@ fn of_maintenance(state: MaintenanceState) -> Attention {
         }
         MaintenanceState::Ending => "its daemons are being started again",
     };
-    attention(Tone::Warn, "Maintenance", why, RemedyLink::new("/settings#maintenance", "Show maintenance"))
+    attention(Tone::Warn, "Maintenance", why, PageLink::new("/settings#maintenance", "Show maintenance"))
 }
 
 /// The conditions of a daemon; one that `rests` is stopped for maintenance, which is shown separately.
 fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention> {
     let name = &row.daemon.name;
     let mut found = Vec::new();
-    let place = |below: &str, label: &str| RemedyLink::new(format!("/daemons/{name}{below}"), label);
+    let place = |below: &str, label: &str| PageLink::new(format!("/daemons/{name}{below}"), label);
     let Some(status) = &row.daemon.status else {
         let why = "nothing is known of it and nothing is changed, until the manager looks after it again";
         found.push(attention(
@@ -216,7 +205,7 @@ fn why(status: &DaemonStatus) -> String {
 fn of_gpu(row: &GpuRow, banner: &Banner) -> Vec<Attention> {
     let mut found = Vec::new();
     let called = row.called();
-    let open = || RemedyLink::new(format!("/gpus/{}", row.key()), "Show GPU");
+    let open = || PageLink::new(format!("/gpus/{}", row.key()), "Show GPU");
     let is_covered = |kind| banner.covers_gpu(row.key(), kind);
     if !row.gpu.present && !is_covered(IncidentKind::GpuMissing) {
         let why = "the driver does not list it, or cannot describe it, but a daemon needs it: check the host, or replace the GPU";

@@ -4,7 +4,7 @@ mod attention;
 mod tenants;
 
 use askama::Template;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 
 use self::attention::Attention;
 use super::banner::Banner;
@@ -19,7 +19,7 @@ use crate::domain::event::{Event, EventFilter, EventType};
 use crate::domain::incident::IncidentFilter;
 use crate::domain::shares;
 use crate::http::extract::Call;
-use crate::http::problem::Problem;
+use crate::http::problem::Reply;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::TenantFilter;
@@ -83,7 +83,7 @@ impl OverviewPage {
     }
 }
 
-pub(super) async fn show(Call { app, ctx }: Call) -> Result<Response, Problem> {
+pub(super) async fn show(Call { app, ctx }: Call) -> Reply {
     if let Some(own) = ctx.actor.scope() {
         return Ok(Redirect::to(&format!("/tenants/{own}")).into_response());
     }
@@ -91,9 +91,8 @@ pub(super) async fn show(Call { app, ctx }: Call) -> Result<Response, Problem> {
     let service = &app.service;
     let gpus = GpuRow::all(&app, &ctx).await?;
     let daemons = daemon_rows(&app, &ctx, &gpus, &page).await?;
-    let newest = Page::first(EVENTS);
     let filter = EventFilter { types: relevant_types(), ..EventFilter::default() };
-    let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
+    let events = service.events(&ctx, filter, Order::NewestFirst, &Page::first(EVENTS)).await?.items;
     let banner = Banner::of(&app, &ctx, IncidentFilter::default()).await?;
     let mut attention = attention::all(&app, &ctx, &daemons, &gpus, &banner).await?;
     let tenants = service.tenants(&ctx, &TenantFilter::default(), &page).await?.items;

@@ -1,11 +1,12 @@
 //! Conditions of tenants that need attention, as far as their daemons do not report them already.
 
-use super::attention::{Attention, RemedyLink};
+use super::attention::Attention;
 use crate::domain::attention::{AttentionItem, attention_items};
 use crate::domain::condition::ConditionType;
 use crate::domain::count::enumerated;
 use crate::http::pages::daemons::DaemonSummary;
 use crate::http::pages::format::Tone;
+use crate::http::pages::frame::PageLink;
 use crate::service::tenants::TenantView;
 
 /// The conditions of tenants that need attention, once for all tenants of a daemon that have them.
@@ -25,10 +26,10 @@ pub(super) fn of_tenants(daemons: &[DaemonSummary], tenants: &[TenantView]) -> V
 fn attention(item: &AttentionItem<'_>) -> Attention {
     let names: Vec<&str> = item.tenants.iter().map(|tenant| tenant.as_str()).collect();
     let (who, remedy) = match names.as_slice() {
-        [name] => (format!("tenant {name}"), RemedyLink::new(format!("/tenants/{name}"), "Show tenant")),
+        [name] => (format!("tenant {name}"), PageLink::new(format!("/tenants/{name}"), "Show tenant")),
         names => {
             let list = format!("/tenants?daemon={}", item.daemon);
-            (format!("tenants {}", enumerated(names)), RemedyLink::new(list, "Show tenants"))
+            (format!("tenants {}", enumerated(names)), PageLink::new(list, "Show tenants"))
         }
     };
     let what = match item.condition.kind {

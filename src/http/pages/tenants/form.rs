@@ -1,7 +1,6 @@
 //! The form of a tenant's spec, beside a prediction of what the tenant would get.
 
 use askama::Template;
-use axum::response::Response;
 
 use super::super::daemons::daemon_names;
 use super::super::forms::{FieldDifference, Form, FormErrors, Shape, SpecField};
@@ -19,7 +18,7 @@ use crate::domain::tenant::TenantSpec;
 use crate::domain::{DaemonName, TenantName, rfc3339};
 use crate::http::AppState;
 use crate::http::extract::{Call, Query};
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, Reply};
 use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, ServiceError, WriteOptions};
 
@@ -69,10 +68,7 @@ pub(super) struct NewTenantQuery {
     daemon: String,
 }
 
-pub(super) async fn new(
-    Call { app, ctx }: Call,
-    Query(chosen): Query<NewTenantQuery>,
-) -> Result<Response, Problem> {
+pub(super) async fn new(Call { app, ctx }: Call, Query(chosen): Query<NewTenantQuery>) -> Reply {
     ctx.require(Right::Administer)?;
     let mut form = Form::default();
     form.set("uid", "0");
@@ -83,7 +79,7 @@ pub(super) async fn new(
 }
 
 /// The prediction beside the form, for a script that requests it as its user types.
-pub(super) async fn predict(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
+pub(super) async fn predict(Call { app, ctx }: Call, form: Form) -> Reply {
     ctx.require(Right::Administer)?;
     let outcome = outcome(&app, &ctx, &form, form.text(REVISION).is_empty()).await?;
     Ok(rendered(&PredictionPart { outcome }))

@@ -1,7 +1,7 @@
 //! The leases of a tenant: shown on its page, and revoked.
 
 use askama::Template;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 
 use super::super::frame::{Frame, Section};
 use super::super::rendered;
@@ -9,7 +9,7 @@ use crate::domain::TenantName;
 use crate::domain::access::Right;
 use crate::domain::client::{ClientId, LeaseKind};
 use crate::http::extract::{Call, Path};
-use crate::http::problem::Problem;
+use crate::http::problem::Reply;
 use crate::service::tenants::leases::HeldLease;
 
 /// Returns the kind of a lease in a word or two.
@@ -31,7 +31,7 @@ struct LeaseRevokePage {
 pub(super) async fn confirm_revoke(
     Call { app, ctx }: Call,
     Path((tenant, id)): Path<(TenantName, ClientId)>,
-) -> Result<Response, Problem> {
+) -> Reply {
     ctx.require(Right::UseTenant(&tenant))?;
     let lease = app.service.held_lease(&ctx, &tenant, id).await?;
     let title = format!("Revoke the lease of process {}", id.pid);
@@ -42,7 +42,7 @@ pub(super) async fn confirm_revoke(
 pub(super) async fn revoke(
     Call { app, ctx }: Call,
     Path((tenant, id)): Path<(TenantName, ClientId)>,
-) -> Result<Response, Problem> {
+) -> Reply {
     app.service.revoke_lease(&ctx, tenant.clone(), id, false).await?;
     Ok(Redirect::to(&format!("/tenants/{tenant}#leases")).into_response())
 }

@@ -8,22 +8,20 @@ mod verification;
 
 use askama::Template;
 use axum::Router;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::{get, post};
 
 use self::environment::Environment;
 use self::prediction::places;
-use self::verification::Verified;
+use self::verification::VerifiedSettingRow;
 use super::banner::Banner;
 use super::chart::Chart;
-use super::daemons::daemon_names;
 use super::format::{self, Amount, Amounts, Badge, Moment, Tone, or_dash};
 use super::forms::rehearsal_refusal;
 use super::frame::{Frame, Section};
-use super::gpus::GpuRow;
-use super::lists::{ListQuery, Listing};
-use super::spec_form;
-use super::{listed, rendered};
+use super::gpus::{GpuRow, called, named};
+use super::lists::{ListQuery, list_page};
+use super::{rendered, spec_form};
 use crate::domain::access::{Right, Role};
 use crate::domain::attribution::AttributedBy;
 use crate::domain::client::LeaseKind;
@@ -32,22 +30,23 @@ use crate::domain::count::counted;
 use crate::domain::daemon::Mode;
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::gpu::GpuRef;
+use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::status::PartitionStatus;
 use crate::domain::provisioning::ProvisioningStrategy;
 use crate::domain::resolution::context_bytes;
 use crate::domain::tenant::{EffectiveMemory, TenantSpec};
+use crate::domain::verification::Verification;
 use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, MemoryLimit, Priority, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
-use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
+use crate::http::problem::{Answer, Reply};
 use crate::service::daemons::DaemonView;
 use crate::service::events::Order;
-use crate::service::page::{MAX_LIMIT, Page, Paged};
+use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::tenants::leases::HeldLease;
 use crate::service::tenants::{TenantFilter, TenantView};
-use crate::service::{ServiceError, WriteOptions, etag};
+use crate::service::{WriteOptions, etag};
 
 type Spec = TenantSpec<GpuRef>;
 
@@ -67,36 +66,20 @@ pub(super) fn router() -> Router<AppState> {
 /// Events shown for a tenant.
 const EVENTS: u32 = 10;
 
-#[derive(Template)]
-#[template(path = "tenants.html")]
-struct TenantsPage {
-    frame: Frame,
-    list: Listing<TenantSummary>,
-    q: String,
-    daemon: String,
-    daemons: Vec<DaemonName>,
-    /// True if the user may see the host's daemons.
-    of_host: bool,
-}
-
-impl TenantsPage {
-    fn is_filtered(&self) -> bool {
-        !self.q.is_empty() || !self.daemon.is_empty()
-    }
-}
+list_page!(TenantsPage, "tenants.html", TenantSummary);
 
 /// A tenant in one line.
-struct TenantSummary {
-    tenant: TenantView,
-    badge: Badge,
+pub(super) struct TenantSummary {
+    pub(super) tenant: TenantView,
+    pub(super) badge: Badge,
 }
 
 impl TenantSummary {
-    fn of(tenant: TenantView) -> Self {
+    pub(super) fn of(tenant: TenantView) -> Self {
         Self { badge: format::ready(&tenant.status.conditions), tenant }
     }
 
-    fn limit(&self) -> Option<Amounts> {
+    pub(super) fn limit(&self) -> Option<Amounts> {
         self.tenant.spec.device_memory_limit.as_ref().map(Amounts::of)
     }
 
@@ -141,28 +124,18 @@ fn share(tenant: &TenantView) -> String {
     }
 }
 
-async fn all(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
-    let list = query.listing(found(&app, &ctx, &query).await, &["q", "daemon"])?.map(TenantSummary::of);
-    let frame = Frame::of(&app.service, &ctx, Section::Tenants, "Tenants").await;
-    let of_host = frame.may(Role::Viewer);
-    let daemons = if of_host { daemon_names(&app, &ctx).await? } else { Vec::new() };
-    let text = |name| query.text(name).unwrap_or_default().to_owned();
-    let (q, daemon) = (text("q"), text("daemon"));
-    let (frame, problem) = (list.framed(frame), list.problem());
-    Ok(listed(&TenantsPage { frame, list, q, daemon, daemons, of_host }, problem))
-}
-
-async fn found(
-    app: &AppState,
-    ctx: &RequestContext,
-    query: &ListQuery,
-) -> Result<Paged<TenantView>, ServiceError> {
-    let daemon = query.parsed("daemon", DaemonName::parse)?;
-    let text = query.text("q").map(str::to_lowercase);
-    let filter = TenantFilter { daemon, text, ..TenantFilter::default() };
-    let mut tenants = app.service.tenants(ctx, &filter, &query.page()?).await?;
-    tenants.items.sort_by_cached_key(|tenant| tenant.name.natural_key());
-    Ok(tenants)
+async fn all(Call { app, ctx }: Call, query: ListQuery) -> Reply {
+    let found = async {
+        let daemon = query.parsed("daemon", DaemonName::parse)?;
+        let text = query.text("q").map(str::to_lowercase);
+        let filter = TenantFilter { daemon, text, ..TenantFilter::default() };
+        let mut tenants = app.service.tenants(&ctx, &filter, &query.page()?).await?;
+        tenants.items.sort_by_cached_key(|tenant| tenant.name.natural_key());
+        Ok(tenants)
+    };
+    let found = found.await;
+    let page = query.into_page(&app, &ctx, Section::Tenants, &["q", "daemon"], found).await?;
+    Ok(page.map(TenantSummary::of).with_daemons(&app, &ctx).await?.answer(|page| TenantsPage { page }))
 }
 
 #[derive(Template)]
@@ -176,7 +149,9 @@ struct TenantPage {
     of_host: bool,
     gpus: Vec<(GpuUuid, String)>,
     settings: Vec<TenantSettingRow>,
-    verified: Verified,
+    verification: Verification,
+    /// The settings that the last verification compared.
+    compared: Vec<VerifiedSettingRow>,
     places: Vec<PartitionStatus>,
     clients: Vec<ClientView>,
     leases: Vec<HeldLease>,
@@ -203,7 +178,7 @@ impl TenantPage {
     }
 }
 
-async fn show(Call { app, ctx }: Call, Path(name): Path<TenantName>) -> Result<Response, Problem> {
+async fn show(Call { app, ctx }: Call, Path(name): Path<TenantName>) -> Reply {
     let service = &app.service;
     let tenant = service.tenant(&ctx, &name, false).await?;
     let frame = Frame::of(service, &ctx, Section::Tenants, name.as_str()).await.live();
@@ -213,29 +188,27 @@ async fn show(Call { app, ctx }: Call, Path(name): Path<TenantName>) -> Result<R
         _ => None,
     };
     let known = if of_host { GpuRow::all(&app, &ctx).await? } else { Vec::new() };
-    let called = |uuid: &GpuUuid| known.iter().find(|row| row.gpu.uuid == *uuid).map(GpuRow::called);
-    let gpus = tenant.status.gpus.iter();
-    let gpus: Vec<(GpuUuid, String)> =
-        gpus.map(|uuid| (uuid.clone(), called(uuid).unwrap_or_else(|| uuid.to_string()))).collect();
+    let gpus = named(&known, &tenant.status.gpus);
     let everything = Page::first(MAX_LIMIT);
     let filter = ClientFilter { tenant: Some(name.clone()), daemon: None };
     let clients = service.clients(&ctx, &filter, false, &everything).await?.items;
     let leases = service.leases(&ctx, &name, &everything).await?.items;
-    let newest = Page::first(EVENTS);
     let from = service.first_event_of_tenant(&ctx, &name).await?;
     let filter = EventFilter { tenant: Some(name.clone()), from, ..EventFilter::default() };
-    let events = service.events(&ctx, filter, Order::NewestFirst, &newest).await?.items;
+    let events = service.events(&ctx, filter, Order::NewestFirst, &Page::first(EVENTS)).await?.items;
     // With partitions this polls the daemon each time, since the copied environment must be valid.
     let environment = Environment::of(&ctx, service.tenant_environment(&ctx, &name).await, &name);
     let chart = Chart::of_tenant(service.clock().unix_ms(), &name, service.tenant_history(&ctx, &name)?);
     let places = places(&name, daemon.as_ref());
-    let banner = Banner::of_tenant(&app, &ctx, &name, from).await?;
+    let verification = tenant.status.verification.clone().unwrap_or_default();
+    let of_tenant =
+        IncidentFilter { tenant: Some(name.clone()), from_event: from, ..IncidentFilter::default() };
+    let banner = Banner::of(&app, &ctx, of_tenant).await?;
     Ok(rendered(&TenantPage {
         badge: format::ready(&tenant.status.conditions),
-        settings: settings(&tenant, daemon.as_ref(), &places, |uuid| {
-            called(uuid).unwrap_or_else(|| uuid.to_string())
-        }),
-        verified: Verified::of(tenant.status.verification.as_ref(), &gpus),
+        settings: settings(&tenant, daemon.as_ref(), &places, |uuid| called(&known, uuid)),
+        compared: verification::rows(&verification, &gpus),
+        verification,
         places,
         frame,
         banner,
@@ -402,20 +375,16 @@ struct DeletePage {
     refused: Option<String>,
 }
 
-async fn confirm_delete(Call { app, ctx }: Call, Path(name): Path<TenantName>) -> Result<Response, Problem> {
+async fn confirm_delete(Call { app, ctx }: Call, Path(name): Path<TenantName>) -> Reply {
     ctx.require(Right::Administer)?;
     let tenant = app.service.tenant(&ctx, &name, false).await?;
     let rehearsed = app.service.delete_tenant(&ctx, name.clone(), false, WriteOptions::rehearsal()).await;
     let refused = rehearsal_refusal(&ctx, rehearsed)?;
-    let frame = Frame::of(&app.service, &ctx, Section::Tenants, &format!("Delete {name}")).await;
+    let frame = Frame::of(&app.service, &ctx, Section::Tenants, format!("Delete {name}")).await;
     Ok(rendered(&DeletePage { frame, tenant, refused }))
 }
 
-async fn delete(
-    Call { app, ctx }: Call,
-    Path(name): Path<TenantName>,
-    form: super::forms::Form,
-) -> Result<Response, Problem> {
+async fn delete(Call { app, ctx }: Call, Path(name): Path<TenantName>, form: super::forms::Form) -> Reply {
     let revision = form.text("revision").parse().ok();
     let options = WriteOptions { if_match: revision.map(etag), ..WriteOptions::default() };
     app.service.delete_tenant(&ctx, name, false, options).await?;
@@ -423,10 +392,7 @@ async fn delete(
 }
 
 /// Answers with the chart of a tenant for the last hour, for the script that draws it.
-async fn history(
-    Call { app, ctx }: Call,
-    Path(name): Path<TenantName>,
-) -> Result<axum::Json<Chart>, Problem> {
+async fn history(Call { app, ctx }: Call, Path(name): Path<TenantName>) -> Answer<Chart> {
     let points = app.service.tenant_history(&ctx, &name)?;
     Ok(axum::Json(Chart::of_tenant(app.service.clock().unix_ms(), &name, points)))
 }
