@@ -19,7 +19,7 @@ const NONE: &str = "No daemon of this manager runs that its database does not kn
 
 /// Adopts the lost daemons. Exit 0: all were adopted and are ready, or there was none. 1: some were not, or the answer was no.
 pub(super) async fn run(client: &Client, yes: bool, format: OutputFormat) -> Result<ExitCode, ClientError> {
-    let is_table = matches!(format, OutputFormat::Table | OutputFormat::Wide);
+    let is_table = format.is_table();
     if !yes {
         let found: LostDaemonAdoption =
             client.post(&format!("{PATH}?dry_run=true"), &serde_json::json!({})).await?;

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use clap_complete::engine::ArgValueCandidates;
 
-use super::completion;
+use super::nouns::TENANT;
 use super::output::{OutputFormat, line, remark};
 use super::server::ServerArgs;
 use super::vet::check_environment;
@@ -26,7 +25,7 @@ use crate::service::tenants::EnvironmentView;
   mps-manager env web --format nomad")]
 pub(super) struct EnvironmentArgs {
     /// The tenant
-    #[arg(add = ArgValueCandidates::new(completion::tenants))]
+    #[arg(add = TENANT.complete())]
     tenant: TenantName,
     /// The form
     #[arg(short, long = "output", visible_alias = "format", value_enum, default_value_t = EnvFormat::Sh)]

@@ -6,11 +6,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 
 use crate::client::{Client, ClientError};
-use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::domain::{DaemonName, GpuUuid};
 use crate::http::api::List;
 use crate::service::daemons::DaemonView;
 use crate::service::host::GpuView;
-use crate::service::tenants::TenantView;
 
 /// Characters that are escaped in a path or a query: all but letters, digits, `-`, `_`, `.` and `:`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b':');
@@ -49,22 +48,6 @@ pub(super) async fn newest<T: DeserializeOwned>(
 /// Reads a list without pages, such as that of GPUs.
 pub(super) async fn whole<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Vec<T>, ClientError> {
     Ok(client.get::<List<T>>(path).await?.items)
-}
-
-/// Fails if there is no such tenant: a list of what it has would be empty.
-pub(super) async fn require_tenant(client: &Client, name: Option<&TenantName>) -> Result<(), ClientError> {
-    match name {
-        Some(name) => client.get::<TenantView>(&format!("/api/v1/tenants/{name}")).await.map(drop),
-        None => Ok(()),
-    }
-}
-
-/// Fails if there is no such daemon.
-pub(super) async fn require_daemon(client: &Client, name: Option<&DaemonName>) -> Result<(), ClientError> {
-    match name {
-        Some(name) => client.get::<DaemonView>(&format!("/api/v1/daemons/{name}")).await.map(drop),
-        None => Ok(()),
-    }
 }
 
 /// The named daemon, or the only one of the host.
@@ -122,6 +105,7 @@ async fn daemon_of(client: &Client, gpu: &str) -> Result<DaemonName, ClientError
 }
 
 /// The GPUs of the host with their indices; none for users who may not see the host.
+#[derive(Default)]
 pub(super) struct GpuNames(Vec<GpuView>);
 
 impl GpuNames {

@@ -9,9 +9,8 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use clap_complete::engine::ArgValueCandidates;
 
-use super::completion;
+use super::nouns::TENANT;
 use super::output::complain;
 use super::server::ServerArgs;
 use super::values::user;
@@ -31,7 +30,7 @@ use crate::service::tenants::leases::{LeaseRequest, LeaseView};
 Exits with the code of the command, with 126 or 127 if that cannot be run, or with 2 if it got no lease.")]
 pub(super) struct RunArgs {
     /// The tenant
-    #[arg(long, add = ArgValueCandidates::new(completion::tenants))]
+    #[arg(long, add = TENANT.complete())]
     tenant: TenantName,
     /// The user that the command must run as; refused if it is not the tenant's
     #[arg(short, long, value_parser = user)]

@@ -10,7 +10,7 @@ use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 
 pub(super) use self::file::SavedContexts;
 use self::file::{SavedContext, shown_path};
-use super::output::{ListColumn, ListLayout, OutputArgs, TableCell, line};
+use super::output::{ListField, ListLayout, OutputArgs, TableCell, line};
 use crate::client::Client;
 use crate::domain::ContextName;
 
@@ -75,14 +75,16 @@ struct ListedContext {
     token: &'static str,
 }
 
-const LAYOUT: ListLayout<ListedContext> = ListLayout {
+type Field = ListField<ListedContext>;
+
+static LAYOUT: ListLayout<ListedContext> = ListLayout {
     noun: "saved contexts",
     name: |context| context.name.clone(),
-    columns: &[
-        ListColumn::new("CURRENT", |context| if context.current { "*" } else { "" }.into()),
-        ListColumn::new("NAME", |context| context.name.as_str().into()),
-        ListColumn::cut("SERVER", |context| context.server.as_str().into()),
-        ListColumn::new("TOKEN", |context| TableCell::state(context.token)),
+    fields: &[
+        Field::column("CURRENT", |context| if context.current { "*" } else { "" }.into()),
+        Field::column("NAME", |context| context.name.as_str().into()),
+        Field::column("SERVER", |context| context.server.as_str().into()).cut(),
+        Field::column("TOKEN", |context| TableCell::state(context.token)),
     ],
 };
 

@@ -4,17 +4,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use clap_complete::engine::ArgValueCandidates;
 use serde_json::json;
 
 use super::super::change::{SpecChange, SpecFields, change, memory_limit, some_list};
-use super::super::completion;
 use super::super::confirm::ConfirmArgs;
+use super::super::nouns::{DAEMON, GPU};
 use super::super::output::{DIFFERS, complain, remark, word};
 use super::super::server::CallArgs;
 use super::super::values::{overcommit_ratio, thread_percentage, whole_number};
 use super::super::wait::{ProgressLine, WaitArgs};
-use super::arguments::{DAEMONS, NamedDaemon};
+use super::arguments::NamedDaemon;
 use crate::client::ClientError;
 use crate::domain::condition::ready;
 use crate::domain::daemon::Phase;
@@ -30,7 +29,7 @@ pub(in crate::cli) struct DaemonSetArgs {
     #[command(flatten)]
     daemon: NamedDaemon,
     /// A GPU that it offers, by index or UUID; may be repeated; a new daemon needs one
-    #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = ArgValueCandidates::new(completion::gpus))]
+    #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = GPU.complete())]
     gpus: Vec<String>,
     /// Mode in which its clients share the SMs: shared or static
     #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = ["shared", "static"])]
@@ -159,7 +158,7 @@ impl DaemonSetArgs {
 pub(super) async fn set(args: &DaemonSetArgs) -> Result<ExitCode, ClientError> {
     let client = args.call.client()?;
     let name = &args.daemon.name;
-    let path = format!("{DAEMONS}/{name}");
+    let path = DAEMON.path_of(name);
     let new = async || {
         if args.gpus.is_empty() {
             return Err(ClientError::Address(format!(

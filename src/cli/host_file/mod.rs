@@ -13,7 +13,7 @@ use self::comparison::{FileArgs, HostComparison, SPEC, compare, print, warn};
 use super::confirm::ConfirmArgs;
 use super::fleet::FleetArgs;
 use super::layout::arguments::{DocumentOutputArgs, document_format, media_type};
-use super::output::{DIFFERS, ERROR, OutputFormat, complain, line};
+use super::output::{DIFFERS, ERROR, complain, line};
 use super::server::{CallArgs, ServerArgs, ask};
 use super::wait::{OperationWords, WaitArgs, follow};
 use crate::client::ClientError;
@@ -109,7 +109,7 @@ pub(super) fn apply(
         warn(None, &warnings);
         let is_last = changes.is_empty() || dry_run;
         // One result in a format for programs.
-        if is_last || matches!(call.format(), OutputFormat::Table | OutputFormat::Wide) {
+        if is_last || call.format().is_table() {
             print(&changes, call.format());
         }
         if is_last {

@@ -5,9 +5,8 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use clap_complete::engine::ArgValueCandidates;
 
-use super::super::completion;
+use super::super::nouns::{DAEMON, LAYOUT};
 use super::super::output::OutputFormat;
 use super::super::server::CallArgs;
 use super::super::values::whole_number;
@@ -21,10 +20,10 @@ use crate::host::trust::read_text;
 #[derive(Debug, Args)]
 pub(in crate::cli) struct LayoutTargetArgs {
     /// The layout
-    #[arg(add = ArgValueCandidates::new(completion::layouts))]
+    #[arg(add = LAYOUT.complete())]
     pub(super) name: LayoutName,
     /// The daemon; by default the only one of the host
-    #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
+    #[arg(long, add = DAEMON.complete())]
     pub(super) daemon: Option<DaemonName>,
     /// The version; by default the newest
     #[arg(long, value_name = "N", value_parser = whole_number, conflicts_with = "file")]

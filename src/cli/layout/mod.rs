@@ -8,11 +8,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use clap_complete::engine::ArgValueCandidates;
 
 use self::arguments::{DocumentOutputArgs, DriftPolicyArgument, LayoutTargetArgs, read};
-use super::completion;
 use super::confirm::ConfirmArgs;
+use super::nouns::{DAEMON, LAYOUT};
 use super::output::line;
 use super::server::{CallArgs, ServerArgs, ask};
 use super::values::whole_number;
@@ -25,10 +24,7 @@ pub(super) enum LayoutCommand {
     /// List layouts
     #[command(after_help = "Examples:
   mps-manager layout list")]
-    List {
-        #[command(flatten)]
-        call: CallArgs,
-    },
+    List(CallArgs),
     /// Print a layout as a document
     #[command(
         visible_alias = "show",
@@ -38,7 +34,7 @@ pub(super) enum LayoutCommand {
     )]
     Get {
         /// The layout
-        #[arg(add = ArgValueCandidates::new(completion::layouts))]
+        #[arg(add = LAYOUT.complete())]
         name: LayoutName,
         /// The version; by default the newest
         #[arg(long, value_name = "N", value_parser = whole_number)]
@@ -98,10 +94,10 @@ pub(super) enum LayoutCommand {
   mps-manager layout export web_prod > web_prod.yaml")]
     Export {
         /// The layout
-        #[arg(add = ArgValueCandidates::new(completion::layouts))]
+        #[arg(add = LAYOUT.complete())]
         name: LayoutName,
         /// The daemon that has it; by default the only one that does
-        #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
+        #[arg(long, add = DAEMON.complete())]
         daemon: Option<DaemonName>,
         #[command(flatten)]
         output: DocumentOutputArgs,
@@ -118,7 +114,7 @@ pub(super) enum LayoutCommand {
   mps-manager layout delete web_prod")]
     Delete {
         /// The layout
-        #[arg(add = ArgValueCandidates::new(completion::layouts))]
+        #[arg(add = LAYOUT.complete())]
         name: LayoutName,
         #[command(flatten)]
         confirm: ConfirmArgs,
@@ -137,7 +133,7 @@ pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
             line!("{}", include_str!("../../../openapi/layouts-v1.schema.json").trim_end());
             Ok(ExitCode::SUCCESS)
         }
-        LayoutCommand::List { call } => ask(async move { verbs::list(&call).await }),
+        LayoutCommand::List(call) => ask(async move { LAYOUT.list(&call, &[], 0).await }),
         LayoutCommand::Get { name, layout_version, output, server } => {
             ask(async move { verbs::get(&server.client()?, &name, layout_version, output.format).await })
         }

@@ -11,11 +11,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::super::fleet::{FleetArgs, HostAddress, HostResults};
-use super::super::output::{DIFFERS, ERROR, ListColumn, ListLayout, OutputFormat, TableCell, line};
+use super::super::nouns::{LAYOUT, REPLAY};
+use super::super::output::{DIFFERS, ERROR, ListField, ListLayout, OutputFormat, TableCell, line};
 use super::super::server::{CallArgs, ask};
 use super::super::wait::{ended, ended_among_others};
 use super::arguments::{Gpus, read as read_file};
-use super::verbs::{LAYOUTS, entry, exported, read};
+use super::verbs::{entry, exported, read};
 use crate::client::{Client, ClientError};
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::Document;
@@ -116,13 +117,13 @@ async fn on_host(
     if let Some(ids) = already_there(client, request, document).await {
         return Ok(HostResult::Already(ids));
     }
-    let accepted: ReplayAccepted = client.post("/api/v1/replays", request).await?;
+    let accepted: ReplayAccepted = client.post(REPLAY.path(), request).await?;
     if is_alone {
         ended(client, accepted.operation, "replaying").await?;
     } else {
         ended_among_others(client, accepted.operation).await?;
     }
-    let replay = client.get(&format!("/api/v1/replays/{}", accepted.replay)).await?;
+    let replay = client.get(&REPLAY.path_of(accepted.replay)).await?;
     Ok(HostResult::Replayed(Box::new(replay)))
 }
 
@@ -139,7 +140,7 @@ async fn already_there(client: &Client, request: &Value, document: &Document) ->
         return None;
     }
     let body = json!({ "daemon": daemon, "gpu_map": request["gpu_map"] });
-    let path = format!("{LAYOUTS}/{name}/assert");
+    let path = format!("{}/assert", LAYOUT.path_of(&name));
     let assertion: Assertion = client.post(&path, &body).await.ok()?;
     assertion.matches.then_some(expected.ids.len().max(expected.shares.len()))
 }
@@ -156,15 +157,17 @@ struct ReplayRow {
     code: u8,
 }
 
-const LAYOUT: ListLayout<ReplayRow> = ListLayout {
+type Field = ListField<ReplayRow>;
+
+static HOSTS: ListLayout<ReplayRow> = ListLayout {
     noun: "hosts",
     name: |row| row.host.clone(),
-    columns: &[
-        ListColumn::new("HOST", |row| row.host.as_str().into()),
-        ListColumn::new("RESULT", |row| TableCell::state(&row.result)),
-        ListColumn::new("IDS", |row| row.ids.as_str().into()),
-        ListColumn::ranked(2, ListColumn::new("MS", |row| TableCell::optional(row.duration_ms))),
-        ListColumn::ranked(1, ListColumn::cut("DETAIL", |row| row.detail.as_str().into())),
+    fields: &[
+        Field::column("HOST", |row| row.host.as_str().into()),
+        Field::column("RESULT", |row| TableCell::state(&row.result)),
+        Field::column("IDS", |row| row.ids.as_str().into()),
+        Field::column("MS", |row| TableCell::optional(row.duration_ms)).rank(2),
+        Field::column("DETAIL", |row| row.detail.as_str().into()).cut().rank(1),
     ],
 };
 
@@ -212,8 +215,8 @@ fn print_results(results: &HostResults<HostResult>, format: OutputFormat) -> Exi
         };
         rows.push(ReplayRow { host: host.clone(), result, ids, duration_ms, detail, code });
     }
-    LAYOUT.print(&rows, format);
-    if matches!(format, OutputFormat::Table | OutputFormat::Wide) {
+    HOSTS.print(&rows, format);
+    if format.is_table() {
         for remark in remarks {
             line!("{remark}");
         }

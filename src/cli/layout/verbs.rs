@@ -7,10 +7,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::confirm::ConfirmArgs;
-use super::super::fetch::{all, daemon_or_only};
-use super::super::output::{
-    DIFFERS, DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, line,
-};
+use super::super::fetch::daemon_or_only;
+use super::super::nouns::LAYOUT;
+use super::super::output::{DIFFERS, DetailsTable, OutputFormat, TableCell, age, line};
 use super::super::server::CallArgs;
 use super::super::wait::{OperationWords, WaitArgs, follow};
 use super::arguments::{
@@ -26,42 +25,6 @@ use crate::domain::operation::Operation;
 use crate::domain::{DaemonName, LayoutName, TenantName};
 use crate::service::layouts::LayoutView;
 
-/// Path of the layouts in the API.
-pub(super) const LAYOUTS: &str = "/api/v1/layouts";
-
-const LAYOUT: ListLayout<LayoutView> = ListLayout {
-    noun: "layouts",
-    name: |layout| layout.newest.name.to_string(),
-    columns: &[
-        ListColumn::new("LAYOUT", |layout| layout.newest.name.as_str().into()),
-        ListColumn::new("VERSION", |layout| layout.newest.version.to_string().into()),
-        ListColumn::ranked(
-            3,
-            ListColumn::new("ENFORCEMENT", |layout| layout.newest.layout.enforcement.as_str().into()),
-        ),
-        ListColumn::ranked(
-            2,
-            ListColumn::new("PARTITIONS", |layout| {
-                layout.newest.layout.partitions().count().to_string().into()
-            }),
-        ),
-        ListColumn::ranked(1, ListColumn::new("DAEMONS", |layout| TableCell::joined(&layout.daemons))),
-        ListColumn::ranked(5, ListColumn::new("AGE", |layout| age(layout.newest.created_at).into())),
-        ListColumn::ranked(
-            4,
-            ListColumn::cut("NOTE", |layout| {
-                TableCell::optional(layout.newest.note.as_ref().map(|note| note.replace('\n', " ")))
-            }),
-        ),
-        ListColumn::wide("AUTHOR", |layout| layout.newest.author.as_str().into()),
-    ],
-};
-
-pub(super) async fn list(call: &CallArgs) -> Result<ExitCode, ClientError> {
-    LAYOUT.print(&all(&call.client()?, LAYOUTS).await?, call.format());
-    Ok(ExitCode::SUCCESS)
-}
-
 pub(super) async fn get(
     client: &Client,
     name: &LayoutName,
@@ -69,8 +32,8 @@ pub(super) async fn get(
     format: OutputFormat,
 ) -> Result<ExitCode, ClientError> {
     let version: Version = match version {
-        Some(version) => client.get(&format!("{LAYOUTS}/{name}/versions/{version}")).await?,
-        None => client.get::<LayoutView>(&format!("{LAYOUTS}/{name}")).await?.newest,
+        Some(version) => client.get(&format!("{}/versions/{version}", LAYOUT.path_of(name))).await?,
+        None => client.get::<LayoutView>(&LAYOUT.path_of(name)).await?.newest,
     };
     if matches!(format, OutputFormat::Json | OutputFormat::Yaml) {
         let document = text::bare(version.name, &version.layout, version.note);
@@ -105,7 +68,7 @@ fn step_words(step: &LayoutStep) -> String {
 
 pub(super) async fn import(call: &CallArgs, text: String, path: &Path) -> Result<ExitCode, ClientError> {
     // JSON is YAML too.
-    let imported = call.client()?.send_text(&format!("{LAYOUTS}/import"), "application/yaml", text).await;
+    let imported = call.client()?.send_text(&LAYOUT.path_of("import"), "application/yaml", text).await;
     let imported: crate::http::api::List<LayoutView> =
         imported.map_err(|error| placed_refusal(error, path))?;
     if call.format().print_value(&imported.items) {
@@ -170,7 +133,7 @@ pub(super) fn read(file: &str, path: Option<&Path>) -> Result<Document, ClientEr
 pub(super) async fn plan(target: &LayoutTargetArgs, file: Option<String>) -> Result<ExitCode, ClientError> {
     let client = target.call.client()?;
     let body = read_request(&client, target, file).await?;
-    let path = format!("{LAYOUTS}/{}/plan", target.name);
+    let path = format!("{}/plan", LAYOUT.path_of(&target.name));
     let plan: LayoutPlan = client.post(&path, &body).await?;
     if target.call.format() == OutputFormat::Name {
         line!("{}", plan.layout);
@@ -201,9 +164,9 @@ pub(super) async fn apply(
         body["note"] = json!(entry.note);
     }
     // Only for the words: if it is refused, so is the layout itself, with the better message.
-    let plan = client.post::<LayoutPlan>(&format!("{LAYOUTS}/{}/plan", target.name), &read_body).await;
+    let plan = client.post::<LayoutPlan>(&format!("{}/plan", LAYOUT.path_of(&target.name)), &read_body).await;
     let was_in_force = plan.as_ref().is_ok_and(|plan| plan.in_force);
-    let operation: Operation = client.post(&format!("{LAYOUTS}/{}/apply", target.name), &body).await?;
+    let operation: Operation = client.post(&format!("{}/apply", LAYOUT.path_of(&target.name)), &body).await?;
     let name = &target.name;
     let done = if was_in_force {
         format!("layout {name} is already applied to {daemon}")
@@ -224,7 +187,8 @@ pub(super) async fn compare(
 ) -> Result<ExitCode, ClientError> {
     let client = target.call.client()?;
     let body = read_request(&client, target, file).await?;
-    let assertion: Assertion = client.post(&format!("{LAYOUTS}/{}/assert", target.name), &body).await?;
+    let assertion: Assertion =
+        client.post(&format!("{}/assert", LAYOUT.path_of(&target.name)), &body).await?;
     let (name, daemon) = (&target.name, body["daemon"].as_str().unwrap_or_default());
     let format = target.call.format();
     if assertion.matches {
@@ -254,7 +218,7 @@ pub(super) async fn exported(
     let daemon = match daemon {
         Some(daemon) => daemon.clone(),
         None => {
-            let view: LayoutView = client.get(&format!("{LAYOUTS}/{name}")).await?;
+            let view: LayoutView = client.get(&LAYOUT.path_of(name)).await?;
             match view.daemons.as_slice() {
                 [one] => one.clone(),
                 [] => {
@@ -273,7 +237,7 @@ pub(super) async fn exported(
             }
         }
     };
-    let path = format!("{LAYOUTS}/{name}/export?daemon={daemon}");
+    let path = format!("{}/export?daemon={daemon}", LAYOUT.path_of(name));
     client.text(Method::GET, &path, media_type(format)).await
 }
 
@@ -297,7 +261,7 @@ pub(super) async fn delete(
     confirm: ConfirmArgs,
 ) -> Result<ExitCode, ClientError> {
     confirm.ask(&format!("Layout {name} would be deleted with all its versions. Delete it?"))?;
-    call.client()?.text(Method::DELETE, &format!("{LAYOUTS}/{name}"), "application/json").await?;
+    call.client()?.text(Method::DELETE, &LAYOUT.path_of(name), "application/json").await?;
     let answer = json!({ "name": name, "deleted": true });
     call.format().announce(&format!("layout {name} was deleted"), name.as_str(), &answer);
     Ok(ExitCode::SUCCESS)

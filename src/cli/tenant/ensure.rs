@@ -8,11 +8,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::super::change::{SpecAnswer, change};
 use super::super::confirm::ConfirmArgs;
+use super::super::nouns::TENANT;
 use super::super::output::{DIFFERS, complain};
 use super::super::server::CallArgs;
 use super::super::wait::{ProgressLine, waiting};
 use super::fields::TenantFieldArgs;
-use super::set::TENANTS;
 use crate::client::{Client, ClientError};
 use crate::domain::condition::ready;
 use crate::domain::duration::parse_duration;
@@ -43,7 +43,7 @@ pub(in crate::cli) struct TenantEnsureArgs {
 pub(super) async fn ensure(args: &TenantEnsureArgs) -> Result<ExitCode, ClientError> {
     let (client, until) = (args.call.client()?, Instant::now() + args.timeout);
     let name = args.tenant.name.as_str();
-    let path = format!("{TENANTS}/{name}");
+    let path = TENANT.path_of(name);
     let progress = ProgressLine::new(&format!("waiting for tenant {name}"));
     let answer = written(&client, args, &path, until).await?;
     let sentence = format!("tenant {name} {}", answer.words(args.dry_run));

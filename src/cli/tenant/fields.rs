@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
-use clap_complete::engine::ArgValueCandidates;
 use serde_json::{Value, json};
 
 use super::super::change::{SpecFields, memory_limit, some_list};
-use super::super::completion;
 use super::super::fetch::daemon_for;
+use super::super::nouns::{DAEMON, GPU, TENANT};
 use super::super::values::{thread_percentage, time_to_live, user, whole_number};
 use crate::client::{Client, ClientError};
 use crate::clock::Clock;
@@ -19,16 +18,16 @@ use crate::domain::{DaemonName, TenantName, rfc3339};
 #[derive(Debug, Args)]
 pub(super) struct TenantFieldArgs {
     /// The tenant
-    #[arg(add = ArgValueCandidates::new(completion::tenants))]
+    #[arg(add = TENANT.complete())]
     pub(super) name: TenantName,
     /// The daemon that serves it; for a new tenant, by default the one that has its GPUs, or the only one of the host
-    #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
+    #[arg(long, add = DAEMON.complete())]
     daemon: Option<DaemonName>,
     /// The user that its processes run as, by name or number; for a new tenant, by default you
     #[arg(long, value_name = "USER", value_parser = user)]
     pub(super) uid: Option<u32>,
     /// A GPU of the daemon that it sees, by index or UUID; may be repeated; by default all
-    #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = ArgValueCandidates::new(completion::gpus))]
+    #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = GPU.complete())]
     gpus: Vec<String>,
     /// Memory of each of its processes on each GPU, for example 4G, or for each GPU, for example 0=4G,1=8G
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = memory_limit)]

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::super::change::{SpecAnswer, SpecChange, SpecFields, change};
 use super::super::confirm::ConfirmArgs;
 use super::super::fetch::GpuNames;
+use super::super::nouns::{DAEMON, TENANT};
 use super::super::output::{DIFFERS, complain, remark};
 use super::super::server::CallArgs;
 use super::super::wait::{ProgressLine, WaitArgs};
@@ -21,8 +22,6 @@ use crate::domain::tenant::TenantEffective;
 use crate::service::daemons::DaemonView;
 use crate::service::tenants::TenantView;
 
-/// Path of the tenants in the API.
-pub(super) const TENANTS: &str = "/api/v1/tenants";
 /// Time within which settings must be in force.
 const IN_FORCE: Duration = Duration::from_secs(15);
 
@@ -88,7 +87,7 @@ impl TenantSetArgs {
 
 pub(super) async fn set(args: &TenantSetArgs) -> Result<ExitCode, ClientError> {
     let client = args.call.client()?;
-    let path = format!("{TENANTS}/{}", args.tenant.name);
+    let path = TENANT.path_of(&args.tenant.name);
     let mut fields = args.fields();
     if !args.tenant.labels.is_empty() {
         // Labels that are not named stay.
@@ -144,7 +143,7 @@ async fn announced(
     let above = |one: &&Condition| one.kind == ConditionType::ClientsAboveMaximum;
     parts.extend(written.status.conditions.iter().find(above).map(|above| above.message.clone()));
     if !written.status.weakens.is_empty() {
-        let daemon: DaemonView = client.get(&format!("/api/v1/daemons/{}", written.spec.daemon)).await?;
+        let daemon: DaemonView = client.get(&DAEMON.path_of(&written.spec.daemon)).await?;
         let names = GpuNames::read(client).await;
         let without = written.status.gpus.iter();
         let without = without.filter(|gpu| written.spec.memory_limit(&daemon.spec, gpu).is_none());
