@@ -41,6 +41,7 @@ mod session;
 mod short_id;
 mod sim_down;
 mod spec_changes;
+mod spec_fields;
 mod status;
 mod suggestions;
 mod tenant;

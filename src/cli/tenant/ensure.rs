@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::super::change::{SpecAnswer, change};
+use super::super::change::{SpecAnswer, SpecFields, change};
 use super::super::confirm::ConfirmArgs;
 use super::super::nouns::TENANT;
 use super::super::output::{DIFFERS, complain};
@@ -14,6 +14,7 @@ use super::super::server::CallArgs;
 use super::super::wait::{ProgressLine, waiting};
 use super::fields::TenantFieldArgs;
 use crate::client::{Client, ClientError};
+use crate::domain::TenantName;
 use crate::domain::condition::ready;
 use crate::domain::duration::parse_duration;
 use crate::service::tenants::TenantView;
@@ -26,8 +27,11 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// A tenant with exactly these fields, and how long that may take.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TenantEnsureArgs {
+    /// The tenant
+    #[arg(add = TENANT.complete())]
+    name: TenantName,
     #[command(flatten)]
-    tenant: TenantFieldArgs,
+    fields: TenantFieldArgs,
     /// Time for the tenant to become ready
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = parse_duration)]
     timeout: Duration,
@@ -42,7 +46,7 @@ pub(in crate::cli) struct TenantEnsureArgs {
 
 pub(super) async fn ensure(args: &TenantEnsureArgs) -> Result<ExitCode, ClientError> {
     let (client, until) = (args.call.client()?, Instant::now() + args.timeout);
-    let name = args.tenant.name.as_str();
+    let name = args.name.as_str();
     let path = TENANT.path_of(name);
     let progress = ProgressLine::new(&format!("waiting for tenant {name}"));
     let answer = written(&client, args, &path, until).await?;
@@ -81,10 +85,10 @@ async fn written(
     path: &str,
     until: Instant,
 ) -> Result<SpecAnswer, ClientError> {
-    let fields = args.tenant.exactly();
+    let fields = args.fields.added_to(SpecFields::exactly());
     let mut refused = None;
     loop {
-        let new = async || args.tenant.new_spec(client).await;
+        let new = async || args.fields.new_spec(client).await;
         let request = change(client, path, &fields, new, args.dry_run, left(until), args.confirm);
         match timeout_at(until + ANSWER, request).await {
             Ok(Err(error)) if error.may_pass() && Instant::now() + PAUSE < until => refused = Some(error),
