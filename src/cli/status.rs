@@ -17,7 +17,7 @@ use super::server::{CallArgs, ask};
 use super::wait::INTERRUPTED;
 use crate::client::{Client, ClientError};
 use crate::domain::attention::{AttentionItem, attention_items};
-use crate::domain::condition::{ConditionReason, ready};
+use crate::domain::condition::{ReasonOutlook, ready};
 use crate::domain::count::counted;
 use crate::domain::duration::parse_duration;
 use crate::domain::incident::IncidentState;
@@ -136,14 +136,7 @@ pub(super) async fn print_once(client: &Client, format: OutputFormat) -> Result<
 /// the daemon, and an operator wanted the others.
 fn is_as_desired(tenant: &TenantView) -> bool {
     ready(&tenant.status.conditions).is_none_or(|ready| {
-        ready.status
-            || matches!(
-                ready.reason,
-                ConditionReason::DaemonNotReady
-                    | ConditionReason::Cordoned
-                    | ConditionReason::Maintenance
-                    | ConditionReason::Expired
-            )
+        ready.status || matches!(ready.reason.outlook(), ReasonOutlook::OfDaemon | ReasonOutlook::Wanted)
     })
 }
 
