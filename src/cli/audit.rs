@@ -9,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 
 use super::nouns::AUDIT;
 use super::output::{DIFFERS, line};
-use super::server::{CallArgs, ask};
+use super::server::{CallArgs, CommandResult, ask, block_on};
 use super::values::time_ago;
 use crate::app;
 use crate::config::Config;
@@ -79,7 +79,7 @@ fn anchor(text: &str) -> Result<Head, String> {
     read.ok_or_else(|| "give the number of a row, a colon and its hash of 64 hexadecimal digits".to_owned())
 }
 
-pub(super) fn run(command: AuditCommand) -> Result<ExitCode, String> {
+pub(super) fn run(command: AuditCommand) -> CommandResult {
     match command {
         AuditCommand::Verify { database, state_dir, anchor } => verify(database, state_dir, anchor),
         AuditCommand::List { actor, target, outcome, since, limit, call } => ask(async move {
@@ -96,22 +96,17 @@ pub(super) fn run(command: AuditCommand) -> Result<ExitCode, String> {
     }
 }
 
-fn verify(
-    database: Option<PathBuf>,
-    state_dir: Option<PathBuf>,
-    anchor: Option<Head>,
-) -> Result<ExitCode, String> {
+fn verify(database: Option<PathBuf>, state_dir: Option<PathBuf>, anchor: Option<Head>) -> CommandResult {
     let state_dir = state_dir.unwrap_or_else(|| Config::default().state_dir);
     let database = database.unwrap_or_else(|| state_dir.join("mps-manager.db"));
     if !database.exists() {
         return Err(format!(
             "there is no database {}: give --state-dir or --database, and become a user who may read it",
             database.display()
-        ));
+        )
+        .into());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    match runtime.block_on(app::verify_audit(&database, anchor))? {
+    match block_on(app::verify_audit(&database, anchor))?? {
         Ok(Head { id, hash }) => {
             line!("the audit log is intact: {}, and the last one has the hash\n{hash}", counted(id, "row"));
             Ok(ExitCode::SUCCESS)

@@ -9,7 +9,7 @@ use clap::CommandFactory;
 use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{CompleteEnv, Shells};
 
-use super::server::ServerArgs;
+use super::server::{CommandResult, ServerArgs, block_on};
 use crate::client::{Client, ClientError};
 
 /// The longest that a completion waits for the server.
@@ -22,26 +22,20 @@ pub(super) fn answer_shell<C: CommandFactory>() {
     CompleteEnv::with_factory(C::command).var(VARIABLE).completer("mps-manager").complete();
 }
 
-/// A shell with completions.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub(super) enum CompletedShell {
-    Bash,
-    Zsh,
-    Fish,
-}
+/// The shells with completions.
+pub(super) const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
 /// Prints the script that a shell loads.
-pub(super) fn print_script(shell: CompletedShell) -> Result<ExitCode, String> {
-    let name = match shell {
-        CompletedShell::Bash => "bash",
-        CompletedShell::Zsh => "zsh",
-        CompletedShell::Fish => "fish",
-    };
+pub(super) fn print_script(shell: &str) -> CommandResult {
     let shells = Shells::builtins();
-    let script = shells.completer(name).ok_or_else(|| format!("there are no completions for {name}"))?;
-    script
-        .write_registration(VARIABLE, "mps-manager", "mps-manager", "mps-manager", &mut std::io::stdout())
-        .map_err(|error| error.to_string())?;
+    let script = shells.completer(shell).ok_or_else(|| format!("there are no completions for {shell}"))?;
+    script.write_registration(
+        VARIABLE,
+        "mps-manager",
+        "mps-manager",
+        "mps-manager",
+        &mut std::io::stdout(),
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -53,8 +47,7 @@ pub(super) fn offered(
         let client = ServerArgs::default().client().ok()?;
         tokio::time::timeout(PATIENCE, read(&client)).await.ok()?.ok()
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let items = runtime.ok().and_then(|runtime| runtime.block_on(read)).unwrap_or_default();
+    let items = block_on(read).ok().flatten().unwrap_or_default();
     let candidate = |(name, about): (String, String)| CompletionCandidate::new(name).help(Some(about.into()));
     items.into_iter().map(candidate).collect()
 }

@@ -11,6 +11,7 @@ use super::fetch::all;
 use super::nouns::GPU;
 use super::output::{DetailsTable, TableCell, age};
 use super::server::CallArgs;
+use super::values::choice;
 use super::wait::{OperationWords, WaitArgs, follow};
 use crate::client::{Client, ClientError};
 use crate::domain::DaemonName;
@@ -73,7 +74,7 @@ pub(super) async fn run(command: MaintenanceCommand) -> Result<ExitCode, ClientE
             }
             confirm.ask("Daemons are stopped until the maintenance ends. Begin it?")?;
             let gpus = (!gpus.is_empty()).then_some(gpus);
-            let mut request = json!({ "timeout_s": timeout, "on_timeout": on_timeout.as_str() });
+            let mut request = json!({ "timeout_s": timeout, "on_timeout": choice(on_timeout) });
             if let Some(gpus) = gpus {
                 request["gpus"] = json!(gpus);
             }

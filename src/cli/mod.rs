@@ -58,11 +58,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use self::completion::CompletedShell;
 use self::nouns::TENANT;
 use self::output::{ColourChoice, ERROR, EXIT_CODES, OutputArgs, choose_colour, complain, line};
 use self::serve::Serve;
-use self::server::{CallArgs, ask};
+use self::server::{CallArgs, CommandResult, ask};
 use crate::config::Config;
 use crate::domain::{MemoryLimit, TenantName};
 use crate::{gpu as host_gpu, http, sim};
@@ -236,7 +235,8 @@ enum CliCommand {
   mps-manager completions fish > ~/.config/fish/completions/mps-manager.fish")]
     Completions {
         /// The shell
-        shell: CompletedShell,
+        #[arg(value_parser = completion::SHELLS)]
+        shell: String,
     },
     /// Write the manual pages to a directory
     #[command(hide = true)]
@@ -284,8 +284,8 @@ pub fn main() -> ExitCode {
     let words = option_order::behind_the_command(Cli::command, std::env::args_os().collect());
     let cli = parsed(&words).unwrap_or_else(|error| error.exit());
     choose_colour(cli.color);
-    dispatch(cli.command).unwrap_or_else(|message| {
-        complain(&message);
+    dispatch(cli.command).unwrap_or_else(|error| {
+        complain(&error.to_string());
         ExitCode::from(ERROR)
     })
 }
@@ -317,7 +317,7 @@ fn help_colour(words: impl IntoIterator<Item = OsString>) -> clap::ColorChoice {
     }
 }
 
-fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
+fn dispatch(command: CliCommand) -> CommandResult {
     match command {
         CliCommand::CudaProbe(args) => Ok(cuda_probe(&args)),
         CliCommand::Sim(SimCommand::Client(args)) => Ok(sim::client::run(&args)),
@@ -333,7 +333,7 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
             output.format.announce(&format!("mps-manager {version}"), version, &value);
             Ok(ExitCode::SUCCESS)
         }
-        CliCommand::Completions { shell } => completion::print_script(shell),
+        CliCommand::Completions { shell } => completion::print_script(&shell),
         CliCommand::Man { directory } => manual::write(&Cli::command(), &directory),
         CliCommand::Config(ConfigCommand::Check { config }) => check_config(config),
         CliCommand::Context(command) => context::run(command),
@@ -345,8 +345,8 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
         CliCommand::Restore(args) => backup::restore(args),
         CliCommand::Serve(args) => serve::run(args),
         CliCommand::Run(args) => run::run(&args),
-        CliCommand::Status(args) => status::run(args),
-        CliCommand::Top(args) => top::run(args),
+        CliCommand::Status(args) => ask(status::run(args)),
+        CliCommand::Top(args) => ask(top::run(args)),
         CliCommand::Daemon(command) => ask(daemon::run(command)),
         CliCommand::Tenant(command) => ask(tenant::run(command)),
         CliCommand::Gpu(command) => ask(gpu::run(command)),
@@ -387,11 +387,10 @@ fn cuda_probe(args: &host_gpu::probe::ProbeArgs) -> ExitCode {
     }
 }
 
-fn check_config(path: Option<PathBuf>) -> Result<ExitCode, String> {
+fn check_config(path: Option<PathBuf>) -> CommandResult {
     let config =
         path.map_or_else(|| Ok(Config::default()), |path| Config::read(&path)).and_then(Config::check);
-    let config = config.map_err(|error| error.to_string())?;
-    line!("{}", toml::to_string(&config).map_err(|error| error.to_string())?.trim_end());
+    line!("{}", toml::to_string(&config?)?.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 

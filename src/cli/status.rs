@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::incident;
 use super::nouns::{DAEMON, FOREIGN, GPU, INCIDENT, TENANT};
 use super::output::{AlternateScreen, DIFFERS, ListLayout, OutputFormat, condition_sentence, line, remark};
-use super::server::{CallArgs, ask};
+use super::server::CallArgs;
 use super::wait::INTERRUPTED;
 use crate::client::{Client, ClientError};
 use crate::domain::attention::{AttentionItem, attention_items};
@@ -78,18 +78,16 @@ impl HostSnapshot {
 }
 
 /// Prints the host; exit 1 if something is not ready, or an incident is open.
-pub(super) fn run(args: StatusArgs) -> Result<ExitCode, String> {
-    ask(async move {
-        let client = args.call.client()?;
-        let is_terminal = std::io::stdout().is_terminal();
-        if let Some(interval) = args.watch.filter(|_| is_terminal) {
-            return watch(&client, interval.max(SHORTEST), args.call.format()).await;
-        }
-        if args.watch.is_some() {
-            remark("The output is not a terminal, so this is shown once.");
-        }
-        print_once(&client, args.call.format()).await
-    })
+pub(super) async fn run(args: StatusArgs) -> Result<ExitCode, ClientError> {
+    let client = args.call.client()?;
+    let is_terminal = std::io::stdout().is_terminal();
+    if let Some(interval) = args.watch.filter(|_| is_terminal) {
+        return watch(&client, interval.max(SHORTEST), args.call.format()).await;
+    }
+    if args.watch.is_some() {
+        remark("The output is not a terminal, so this is shown once.");
+    }
+    print_once(&client, args.call.format()).await
 }
 
 /// Shows the host again and again until a signal ends it.

@@ -10,6 +10,7 @@ use super::super::fetch::filtered;
 use super::super::nouns::{CLIENT, tenant_of};
 use super::super::output::remark;
 use super::super::server::CallArgs;
+use super::super::values::choice;
 use super::super::wait::{OperationWords, WaitArgs, follow_one_of_several};
 use super::select::{ClientSelector, polled, resolve};
 use crate::client::{Client, ClientError};
@@ -47,16 +48,6 @@ enum StoppedClientAction {
     Continue,
     /// Kill it without MPS
     Kill,
-}
-
-impl StoppedClientAction {
-    /// The API's word.
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Continue => "continue",
-            Self::Kill => "kill",
-        }
-    }
 }
 
 /// Terminates the clients one after another, as MPS takes it; the worst exit code counts.
@@ -117,7 +108,7 @@ async fn terminate_one(
     args: &TerminateArgs,
     one: &ClientView,
 ) -> Result<(Operation, ExitCode), ClientError> {
-    let stopped = args.stopped.map(|action| action.as_str().to_owned());
+    let stopped = args.stopped.map(choice);
     let path = filtered(&format!("{}/terminate", CLIENT.path_of(one.id)), &[("stopped", stopped)]);
     let operation: Operation = client.post(&path, &json!({})).await?;
     let tenant = tenant_of(one).map_or_else(String::new, |tenant| format!(" ({tenant})"));

@@ -11,6 +11,7 @@ use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 pub(super) use self::file::SavedContexts;
 use self::file::{SavedContext, shown_path};
 use super::output::{ListField, ListLayout, OutputArgs, TableCell, line};
+use super::server::CommandResult;
 use crate::client::Client;
 use crate::domain::ContextName;
 
@@ -94,7 +95,7 @@ pub(super) fn context_names() -> Vec<CompletionCandidate> {
     saved.contexts.into_keys().map(CompletionCandidate::new).collect()
 }
 
-pub(super) fn run(command: ContextCommand) -> Result<ExitCode, String> {
+pub(super) fn run(command: ContextCommand) -> CommandResult {
     let mut saved = SavedContexts::read()?;
     match command {
         ContextCommand::List { output } => {
@@ -121,8 +122,7 @@ pub(super) fn run(command: ContextCommand) -> Result<ExitCode, String> {
             let token = context.token()?;
             if let Some(url) = &context.url {
                 // What cannot be a server is refused here, and not at the next command.
-                Client::over_url(url, token, context.ca_file.as_deref())
-                    .map_err(|error| error.to_string())?;
+                Client::over_url(url, token, context.ca_file.as_deref())?;
             }
             let first = saved.contexts.is_empty().then(|| name.clone());
             saved.current = saved.current.or(first);

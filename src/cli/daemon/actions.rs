@@ -9,9 +9,9 @@ use super::super::confirm::ConfirmArgs;
 use super::super::fetch::filtered;
 use super::super::nouns::{DAEMON, FOREIGN};
 use super::super::output::remark;
-use super::super::server::CallArgs;
+use super::super::values::choice;
 use super::super::wait::{OperationWords, follow};
-use super::arguments::{ActionArgs, AdoptArgs, EndingArgs, TimeoutAction, is_process};
+use super::arguments::{ActionArgs, AdoptArgs, DaemonCallArgs, EndingArgs, TimeoutAction, is_process};
 use crate::client::{Client, ClientError};
 use crate::domain::DaemonName;
 use crate::domain::operation::Operation;
@@ -99,18 +99,15 @@ pub(super) async fn drain(
             .ask_for_clients(&client, name, &format!("Drain daemon {name}, and terminate who is left"))
             .await?;
     }
-    let drain = format!("drain?timeout_s={timeout_s}&on_timeout={}", on_timeout.as_str());
+    let drain = format!("drain?timeout_s={timeout_s}&on_timeout={}", choice(on_timeout));
     let path = format!("{}/{drain}", DAEMON.path_of(name));
     let operation = post(&client, &path).await?;
     let words = ["draining", "has no clients and is cordoned", "was not drained"];
     followed(&client, args, operation, words).await
 }
 
-pub(super) async fn cordon(
-    call: &CallArgs,
-    name: &DaemonName,
-    is_cordoned: bool,
-) -> Result<ExitCode, ClientError> {
+pub(super) async fn cordon(args: &DaemonCallArgs, is_cordoned: bool) -> Result<ExitCode, ClientError> {
+    let (name, call) = (&args.daemon.name, &args.call);
     let (verb, sentence) = if is_cordoned {
         ("cordon", "is cordoned: it admits no new clients")
     } else {
@@ -142,7 +139,8 @@ pub(super) async fn adopt(args: AdoptArgs) -> Result<ExitCode, ClientError> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) async fn release(call: &CallArgs, name: &DaemonName) -> Result<ExitCode, ClientError> {
+pub(super) async fn release(args: &DaemonCallArgs) -> Result<ExitCode, ClientError> {
+    let (name, call) = (&args.daemon.name, &args.call);
     let client = call.client()?;
     client.post_empty(&format!("{}/release", DAEMON.path_of(name))).await?;
     let answer = json!({ "name": name, "released": true });

@@ -20,6 +20,15 @@ pub(in crate::cli) struct NamedDaemon {
     pub(super) name: DaemonName,
 }
 
+/// A daemon, for a command that takes no time.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct DaemonCallArgs {
+    #[command(flatten)]
+    pub(super) daemon: NamedDaemon,
+    #[command(flatten)]
+    pub(super) call: CallArgs,
+}
+
 /// An action that takes time.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ActionArgs {
@@ -72,16 +81,6 @@ pub(in crate::cli) enum TimeoutAction {
     Fail,
     /// Terminate them
     Terminate,
-}
-
-impl TimeoutAction {
-    /// The API's word.
-    pub(in crate::cli) fn as_str(self) -> &'static str {
-        match self {
-            Self::Fail => "fail",
-            Self::Terminate => "terminate",
-        }
-    }
 }
 
 /// Returns true if a text names the process: by its ID, or by its PID alone.

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 pub(super) use self::arguments::TimeoutAction;
-use self::arguments::{ActionArgs, AdoptArgs, EndingArgs, NamedDaemon};
+use self::arguments::{ActionArgs, AdoptArgs, DaemonCallArgs, EndingArgs};
 use self::logs::DaemonLogArgs;
 use self::set::DaemonSetArgs;
 use super::confirm::ConfirmArgs;
@@ -30,12 +30,7 @@ pub(super) enum DaemonCommand {
     /// Show a daemon
     #[command(after_help = "Examples:
   mps-manager daemon get gpu0")]
-    Get {
-        #[command(flatten)]
-        daemon: NamedDaemon,
-        #[command(flatten)]
-        call: CallArgs,
-    },
+    Get(DaemonCallArgs),
     /// Create a daemon, or change what the options say of it; exit 1 if it is not ready
     #[command(after_help = "Examples:
   mps-manager daemon set gpu1 --gpu 1
@@ -81,21 +76,11 @@ pub(super) enum DaemonCommand {
     /// Admit no new clients; connected ones stay
     #[command(after_help = "Examples:
   mps-manager daemon cordon gpu0")]
-    Cordon {
-        #[command(flatten)]
-        daemon: NamedDaemon,
-        #[command(flatten)]
-        call: CallArgs,
-    },
+    Cordon(DaemonCallArgs),
     /// Admit new clients again
     #[command(after_help = "Examples:
   mps-manager daemon uncordon gpu0")]
-    Uncordon {
-        #[command(flatten)]
-        daemon: NamedDaemon,
-        #[command(flatten)]
-        call: CallArgs,
-    },
+    Uncordon(DaemonCallArgs),
     /// Adopt a control daemon that another program started, or take back our own after the loss of the state directory
     #[command(after_help = "Examples:
   mps-manager foreign list
@@ -111,18 +96,13 @@ pub(super) enum DaemonCommand {
     /// Give up an adopted daemon, and leave its process running
     #[command(after_help = "Examples:
   mps-manager daemon release gpu0")]
-    Release {
-        #[command(flatten)]
-        daemon: NamedDaemon,
-        #[command(flatten)]
-        call: CallArgs,
-    },
+    Release(DaemonCallArgs),
 }
 
 pub(super) async fn run(command: DaemonCommand) -> Result<ExitCode, ClientError> {
     match command {
         DaemonCommand::List(call) => DAEMON.list(&call, &[], 0).await,
-        DaemonCommand::Get { daemon, call } => DAEMON.get(&call, daemon.name).await,
+        DaemonCommand::Get(args) => DAEMON.get(&args.call, args.daemon.name).await,
         DaemonCommand::Set(args) => set::set(&args).await,
         DaemonCommand::Delete(args) => actions::delete(&args).await,
         DaemonCommand::Start(args) => actions::start(&args).await,
@@ -131,10 +111,10 @@ pub(super) async fn run(command: DaemonCommand) -> Result<ExitCode, ClientError>
         DaemonCommand::Drain { action, timeout, on_timeout, confirm } => {
             actions::drain(&action, timeout, on_timeout, confirm).await
         }
-        DaemonCommand::Cordon { daemon, call } => actions::cordon(&call, &daemon.name, true).await,
-        DaemonCommand::Uncordon { daemon, call } => actions::cordon(&call, &daemon.name, false).await,
+        DaemonCommand::Cordon(args) => actions::cordon(&args, true).await,
+        DaemonCommand::Uncordon(args) => actions::cordon(&args, false).await,
         DaemonCommand::Adopt(args) => actions::adopt(args).await,
         DaemonCommand::Logs(args) => logs::logs(&args).await,
-        DaemonCommand::Release { daemon, call } => actions::release(&call, &daemon.name).await,
+        DaemonCommand::Release(args) => actions::release(&args).await,
     }
 }

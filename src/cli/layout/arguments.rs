@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::super::nouns::{DAEMON, LAYOUT};
 use super::super::output::OutputFormat;
@@ -67,23 +67,6 @@ pub(in crate::cli) fn media_type(format: text::LayoutFormat) -> &'static str {
     match format {
         text::LayoutFormat::Yaml => "application/yaml",
         text::LayoutFormat::Json => "application/json",
-    }
-}
-
-/// Action on partitions that others create or remove.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum DriftPolicyArgument {
-    Report,
-    Repair,
-}
-
-impl DriftPolicyArgument {
-    /// The API's word.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Report => "report",
-            Self::Repair => "repair",
-        }
     }
 }
 

@@ -9,11 +9,11 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use self::arguments::{DocumentOutputArgs, DriftPolicyArgument, LayoutTargetArgs, read};
+use self::arguments::{DocumentOutputArgs, LayoutTargetArgs, read};
 use super::confirm::ConfirmArgs;
 use super::nouns::{DAEMON, LAYOUT};
 use super::output::line;
-use super::server::{CallArgs, ServerArgs, ask};
+use super::server::{CallArgs, CommandResult, ServerArgs, ask};
 use super::values::whole_number;
 use super::wait::WaitArgs;
 use crate::domain::{DaemonName, LayoutName};
@@ -77,8 +77,8 @@ pub(super) enum LayoutCommand {
         #[arg(long)]
         recreate: bool,
         /// Action on partitions that others create or remove; by default, the daemon's setting, or report
-        #[arg(long, value_enum)]
-        drift_policy: Option<DriftPolicyArgument>,
+        #[arg(long, value_parser = ["report", "repair"])]
+        drift_policy: Option<String>,
         #[command(flatten)]
         wait: WaitArgs,
     },
@@ -127,7 +127,7 @@ pub(super) enum LayoutCommand {
     Schema,
 }
 
-pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
+pub(super) fn run(command: LayoutCommand) -> CommandResult {
     match command {
         LayoutCommand::Schema => {
             line!("{}", include_str!("../../../openapi/layouts-v1.schema.json").trim_end());

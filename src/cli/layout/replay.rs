@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::super::fleet::{FleetArgs, HostAddress, HostResults};
 use super::super::nouns::{LAYOUT, REPLAY};
 use super::super::output::{DIFFERS, ERROR, ListField, ListLayout, OutputFormat, TableCell, line};
-use super::super::server::{CallArgs, ask};
+use super::super::server::{CallArgs, CommandResult, ask};
 use super::super::wait::{ended, ended_among_others};
 use super::arguments::{Gpus, read as read_file};
 use super::verbs::{entry, exported, read};
@@ -50,7 +50,7 @@ pub(in crate::cli) struct ReplayArgs {
     call: CallArgs,
 }
 
-pub(super) fn run(args: ReplayArgs) -> Result<ExitCode, String> {
+pub(super) fn run(args: ReplayArgs) -> CommandResult {
     let file = args.file.as_deref().map(read_file).transpose()?;
     ask(async move { replay(&args, file).await })
 }

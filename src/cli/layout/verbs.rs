@@ -12,9 +12,7 @@ use super::super::nouns::LAYOUT;
 use super::super::output::{DIFFERS, DetailsTable, OutputFormat, TableCell, age, line};
 use super::super::server::CallArgs;
 use super::super::wait::{OperationWords, WaitArgs, follow};
-use super::arguments::{
-    DriftPolicyArgument, LayoutTargetArgs, document_format, media_type, placed, placed_refusal,
-};
+use super::arguments::{LayoutTargetArgs, document_format, media_type, placed, placed_refusal};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::layout::assertion::Assertion;
@@ -149,14 +147,14 @@ pub(super) async fn apply(
     target: &LayoutTargetArgs,
     file: Option<String>,
     recreate: bool,
-    drift_policy: Option<DriftPolicyArgument>,
+    drift_policy: Option<String>,
     wait: WaitArgs,
 ) -> Result<ExitCode, ClientError> {
     let client = target.call.client()?;
     let mut body = request_body(&client, target).await?;
     let daemon = body["daemon"].as_str().unwrap_or_default().to_owned();
     body["recreate"] = json!(recreate);
-    body["drift_policy"] = json!(drift_policy.map(DriftPolicyArgument::as_str));
+    body["drift_policy"] = json!(drift_policy);
     let read_body = read_request(&client, target, file.clone()).await?;
     if let Some(file) = file {
         let entry = named(&file, target)?;
