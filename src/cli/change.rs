@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use reqwest::StatusCode;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::confirm::ConfirmArgs;
@@ -114,10 +115,15 @@ pub(super) struct SpecAnswer {
     /// The fields that change, in words.
     changes: Vec<String>,
     /// Object that the server returned.
-    pub(super) view: Value,
+    view: Value,
 }
 
 impl SpecAnswer {
+    /// Reads the object that the server returned.
+    pub(super) fn view<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        T::deserialize(&self.view).map_err(|error| ClientError::Unreadable(error.to_string()))
+    }
+
     /// Returns the predicate of a sentence whose subject is the changed object, followed by the changed fields.
     pub(super) fn words(&self, dry_run: bool) -> String {
         let made = self.made.words(dry_run);

@@ -59,17 +59,27 @@ pub(super) async fn daemon_or_only(
         return Ok(named.clone());
     }
     let daemons: Vec<DaemonView> = all(client, "/api/v1/daemons").await?;
-    match daemons.as_slice() {
-        [one] => Ok(one.name.clone()),
-        [] => Err(ClientError::Address(
-            "this host has no daemon: create one first (mps-manager daemon set NAME --gpu GPU)".into(),
-        )),
-        several => {
-            let all: Vec<&str> = several.iter().map(|daemon| daemon.name.as_str()).collect();
-            Err(ClientError::Address(format!(
-                "this host has several daemons: name one with --daemon ({})",
-                all.join(", ")
-            )))
+    let names: Vec<&DaemonName> = daemons.iter().map(|daemon| &daemon.name).collect();
+    only_one(
+        &names,
+        "this host has no daemon: create one first (mps-manager daemon set NAME --gpu GPU)",
+        "this host has several daemons: name one with --daemon ({})",
+    )
+    .map(|name| (*name).clone())
+}
+
+/// Returns the only item; an error if there is none, or with all in place of `{}` if there are several.
+pub(super) fn only_one<'i, T: Display>(
+    items: &'i [T],
+    none: &str,
+    several: &str,
+) -> Result<&'i T, ClientError> {
+    match items {
+        [one] => Ok(one),
+        [] => Err(ClientError::Address(none.to_owned())),
+        all => {
+            let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+            Err(ClientError::Address(several.replace("{}", &all.join(", "))))
         }
     }
 }

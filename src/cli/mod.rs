@@ -352,7 +352,7 @@ fn dispatch(command: CliCommand) -> CommandResult {
         CliCommand::Gpu(command) => ask(gpu::run(command)),
         CliCommand::Host(command) => ask(host::run(command)),
         CliCommand::Incident(command) => ask(incident::run(command)),
-        CliCommand::Layout(command) => layout::run(command),
+        CliCommand::Layout(command) => ask(layout::run(command)),
         CliCommand::Diff(args) => host_file::diff(args),
         CliCommand::Apply(args) => host_file::apply(args),
         CliCommand::Export(args) => host_file::export(args),

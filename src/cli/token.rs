@@ -6,6 +6,7 @@ use clap::Subcommand;
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use serde_json::json;
 
+use super::fetch::only_one;
 use super::nouns::{TENANT, TOKEN};
 use super::output::{OutputFormat, line, remark};
 use super::server::CallArgs;
@@ -102,17 +103,9 @@ async fn revoke(call: &CallArgs, token: &str) -> Result<ExitCode, ClientError> {
 async fn active_token(client: &Client, name: &TokenName) -> Result<TokenId, ClientError> {
     let mut tokens = TOKEN.read(client, &[], 0).await?;
     tokens.retain(|token| token.state == TokenState::Active && token.name == *name);
-    match tokens.as_slice() {
-        [one] => Ok(one.id.clone()),
-        [] => Err(ClientError::Address(format!(
-            "there is no active token {name}: `mps-manager token list` shows those that there are"
-        ))),
-        several => {
-            let ids: Vec<&str> = several.iter().map(|token| token.id.as_str()).collect();
-            Err(ClientError::Address(format!(
-                "several active tokens are named {name}: give one of {}",
-                ids.join(", ")
-            )))
-        }
-    }
+    let ids: Vec<TokenId> = tokens.into_iter().map(|token| token.id).collect();
+    let none =
+        format!("there is no active token {name}: `mps-manager token list` shows those that there are");
+    let several = format!("several active tokens are named {name}: give one of {{}}");
+    only_one(&ids, &none, &several).cloned()
 }

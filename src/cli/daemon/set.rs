@@ -131,8 +131,7 @@ pub(super) async fn set(args: &DaemonSetArgs) -> Result<ExitCode, ClientError> {
     let answer = change(&client, &path, &fields, new, args.dry_run, wait, ConfirmArgs::NEVER).await?;
     drop(progress);
     let (sentence, made) = (format!("daemon {name} {}", answer.words(args.dry_run)), answer.made);
-    let daemon: DaemonView =
-        serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+    let daemon: DaemonView = answer.view()?;
     let format = args.call.format();
     if args.dry_run || args.wait.no_wait {
         format.announce(&sentence, name.as_str(), &daemon);

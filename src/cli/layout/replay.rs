@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::super::fleet::{FleetArgs, HostAddress, HostResults};
 use super::super::nouns::{LAYOUT, REPLAY};
 use super::super::output::{DIFFERS, ERROR, ListField, ListLayout, OutputFormat, TableCell, line};
-use super::super::server::{CallArgs, CommandResult, ask};
+use super::super::server::CallArgs;
 use super::super::wait::{ended, ended_among_others};
 use super::arguments::{Gpus, read as read_file};
 use super::verbs::{entry, exported, read};
@@ -50,12 +50,8 @@ pub(in crate::cli) struct ReplayArgs {
     call: CallArgs,
 }
 
-pub(super) fn run(args: ReplayArgs) -> CommandResult {
-    let file = args.file.as_deref().map(read_file).transpose()?;
-    ask(async move { replay(&args, file).await })
-}
-
-async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, ClientError> {
+pub(super) async fn run(args: &ReplayArgs) -> Result<ExitCode, ClientError> {
+    let file = args.file.as_deref().map(read_file).transpose().map_err(ClientError::Address)?;
     let beside: Vec<&HostAddress> = args.from.iter().collect();
     let hosts = args.fleet.hosts(&beside)?;
     let ca_file = args.call.server.ca_file();
@@ -100,22 +96,18 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
     Ok(print_results(&results, args.call.format()))
 }
 
-/// Result of a replay on one host.
-enum HostResult {
-    /// It was replayed.
-    Replayed(Box<Replay>),
-    /// The daemon has the recorded IDs already; holds their number.
-    Already(usize),
-}
+/// Result of a replay on one host: the result, the IDs, the duration, the detail and the exit code of its row.
+type ReplayOutcome = (String, String, Option<f64>, String, u8);
 
 async fn on_host(
     client: &Client,
     request: &Value,
     document: &Document,
     is_alone: bool,
-) -> Result<HostResult, ClientError> {
+) -> Result<ReplayOutcome, ClientError> {
     if let Some(ids) = already_there(client, request, document).await {
-        return Ok(HostResult::Already(ids));
+        let detail = format!("already applied: {ids} of {ids} IDs identical ✓");
+        return Ok(("same".to_owned(), format!("{ids}/{ids}"), None, detail, 0));
     }
     let accepted: ReplayAccepted = client.post(REPLAY.path(), request).await?;
     if is_alone {
@@ -123,8 +115,7 @@ async fn on_host(
     } else {
         ended_among_others(client, accepted.operation).await?;
     }
-    let replay = client.get(&REPLAY.path_of(accepted.replay)).await?;
-    Ok(HostResult::Replayed(Box::new(replay)))
+    Ok(outcome_of(&client.get(&REPLAY.path_of(accepted.replay)).await?))
 }
 
 /// Returns the number of recorded IDs if the daemon has this layout with exactly these IDs, and its partitions exist now.
@@ -171,8 +162,8 @@ static HOSTS: ListLayout<ReplayRow> = ListLayout {
     ],
 };
 
-/// The row of a replay that was carried out.
-fn row_of(replay: &Replay) -> (String, String, Option<f64>, String, u8) {
+/// Returns the result of a replay that was carried out.
+fn outcome_of(replay: &Replay) -> ReplayOutcome {
     let (same, all) = replay.identical_steps();
     let code = match replay.verdict {
         Verdict::Same => 0,
@@ -193,16 +184,12 @@ fn row_of(replay: &Replay) -> (String, String, Option<f64>, String, u8) {
 
 /// Prints the result of each host, and returns the exit code: 0 if all gave the recorded IDs, 1 if one did not, 2 if one
 /// could not be reached or did not finish.
-fn print_results(results: &HostResults<HostResult>, format: OutputFormat) -> ExitCode {
+fn print_results(results: &HostResults<ReplayOutcome>, format: OutputFormat) -> ExitCode {
     let mut rows = Vec::new();
     let mut remarks = Vec::new();
     for (host, result) in results {
         let (result, ids, duration_ms, detail, code) = match result {
-            Ok(HostResult::Replayed(replay)) => row_of(replay),
-            Ok(HostResult::Already(ids)) => {
-                let detail = format!("already applied: {ids} of {ids} IDs identical ✓");
-                ("same".to_owned(), format!("{ids}/{ids}"), None, detail, 0)
-            }
+            Ok(outcome) => outcome.clone(),
             Err(ClientError::Refused(problem)) => {
                 let of_host = |field: &FieldError| format!("{host}: {}", field.detail);
                 remarks.extend(problem.errors.iter().map(of_host));

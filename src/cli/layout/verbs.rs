@@ -7,12 +7,14 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::confirm::ConfirmArgs;
-use super::super::fetch::daemon_or_only;
+use super::super::fetch::{daemon_or_only, only_one};
 use super::super::nouns::LAYOUT;
 use super::super::output::{DIFFERS, DetailsTable, OutputFormat, TableCell, age, line};
 use super::super::server::CallArgs;
 use super::super::wait::{OperationWords, WaitArgs, follow};
-use super::arguments::{LayoutTargetArgs, document_format, media_type, placed, placed_refusal};
+use super::arguments::{
+    LayoutTargetArgs, document_format, media_type, placed, placed_refusal, read as read_file,
+};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::layout::assertion::Assertion;
@@ -64,7 +66,8 @@ fn step_words(step: &LayoutStep) -> String {
     }
 }
 
-pub(super) async fn import(call: &CallArgs, text: String, path: &Path) -> Result<ExitCode, ClientError> {
+pub(super) async fn import(call: &CallArgs, path: &Path) -> Result<ExitCode, ClientError> {
+    let text = read_file(path).map_err(ClientError::Address)?;
     // JSON is YAML too.
     let imported = call.client()?.send_text(&LAYOUT.path_of("import"), "application/yaml", text).await;
     let imported: crate::http::api::List<LayoutView> =
@@ -81,32 +84,28 @@ pub(super) async fn import(call: &CallArgs, text: String, path: &Path) -> Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the body of a request about a layout on a daemon.
-async fn request_body(client: &Client, target: &LayoutTargetArgs) -> Result<Value, ClientError> {
+/// Builds the body of a request about a layout on a daemon, with the layout of a document if one is given.
+async fn request_body(
+    client: &Client,
+    target: &LayoutTargetArgs,
+    named: Option<&DocumentLayout>,
+) -> Result<Value, ClientError> {
     let daemon = daemon_or_only(client, target.daemon.as_ref()).await?;
     let mut body = json!({ "daemon": daemon, "gpu_map": target.gpus.map() });
     if let Some(version) = target.layout_version {
         body["version"] = json!(version);
     }
-    Ok(body)
-}
-
-/// Builds the body of a request that changes nothing, with the layout of a file if one is given.
-async fn read_request(
-    client: &Client,
-    target: &LayoutTargetArgs,
-    file: Option<String>,
-) -> Result<Value, ClientError> {
-    let mut body = request_body(client, target).await?;
-    if let Some(file) = file {
-        body["layout"] = json!(named(&file, target)?.layout());
+    if let Some(named) = named {
+        body["layout"] = json!(named.layout());
     }
     Ok(body)
 }
 
-/// The layout of the target's name in its document.
-fn named(file: &str, target: &LayoutTargetArgs) -> Result<DocumentLayout, ClientError> {
-    entry(&read(file, target.file.as_deref())?, &target.name).cloned()
+/// Returns the layout of the target's name in its document, if it has one.
+fn named(target: &LayoutTargetArgs) -> Result<Option<DocumentLayout>, ClientError> {
+    let Some(path) = target.file.as_deref() else { return Ok(None) };
+    let text = read_file(path).map_err(ClientError::Address)?;
+    entry(&read(&text, Some(path))?, &target.name).cloned().map(Some)
 }
 
 pub(super) fn entry<'d>(
@@ -128,9 +127,9 @@ pub(super) fn read(file: &str, path: Option<&Path>) -> Result<Document, ClientEr
     })
 }
 
-pub(super) async fn plan(target: &LayoutTargetArgs, file: Option<String>) -> Result<ExitCode, ClientError> {
-    let client = target.call.client()?;
-    let body = read_request(&client, target, file).await?;
+pub(super) async fn plan(target: &LayoutTargetArgs) -> Result<ExitCode, ClientError> {
+    let (named, client) = (named(target)?, target.call.client()?);
+    let body = request_body(&client, target, named.as_ref()).await?;
     let path = format!("{}/plan", LAYOUT.path_of(&target.name));
     let plan: LayoutPlan = client.post(&path, &body).await?;
     if target.call.format() == OutputFormat::Name {
@@ -145,21 +144,18 @@ pub(super) async fn plan(target: &LayoutTargetArgs, file: Option<String>) -> Res
 
 pub(super) async fn apply(
     target: &LayoutTargetArgs,
-    file: Option<String>,
     recreate: bool,
     drift_policy: Option<String>,
     wait: WaitArgs,
 ) -> Result<ExitCode, ClientError> {
-    let client = target.call.client()?;
-    let mut body = request_body(&client, target).await?;
+    let (named, client) = (named(target)?, target.call.client()?);
+    let read_body = request_body(&client, target, named.as_ref()).await?;
+    let mut body = read_body.clone();
     let daemon = body["daemon"].as_str().unwrap_or_default().to_owned();
     body["recreate"] = json!(recreate);
     body["drift_policy"] = json!(drift_policy);
-    let read_body = read_request(&client, target, file.clone()).await?;
-    if let Some(file) = file {
-        let entry = named(&file, target)?;
-        body["layout"] = json!(entry.layout());
-        body["note"] = json!(entry.note);
+    if let Some(named) = &named {
+        body["note"] = json!(named.note);
     }
     // Only for the words: if it is refused, so is the layout itself, with the better message.
     let plan = client.post::<LayoutPlan>(&format!("{}/plan", LAYOUT.path_of(&target.name)), &read_body).await;
@@ -179,12 +175,9 @@ pub(super) async fn apply(
     follow(&client, operation, wait, target.call.format(), words).await
 }
 
-pub(super) async fn compare(
-    target: &LayoutTargetArgs,
-    file: Option<String>,
-) -> Result<ExitCode, ClientError> {
-    let client = target.call.client()?;
-    let body = read_request(&client, target, file).await?;
+pub(super) async fn compare(target: &LayoutTargetArgs) -> Result<ExitCode, ClientError> {
+    let (named, client) = (named(target)?, target.call.client()?);
+    let body = request_body(&client, target, named.as_ref()).await?;
     let assertion: Assertion =
         client.post(&format!("{}/assert", LAYOUT.path_of(&target.name)), &body).await?;
     let (name, daemon) = (&target.name, body["daemon"].as_str().unwrap_or_default());
@@ -217,22 +210,9 @@ pub(super) async fn exported(
         Some(daemon) => daemon.clone(),
         None => {
             let view: LayoutView = client.get(&LAYOUT.path_of(name)).await?;
-            match view.daemons.as_slice() {
-                [one] => one.clone(),
-                [] => {
-                    return Err(ClientError::Address(format!(
-                        "no daemon has layout {name}: apply it to one first"
-                    )));
-                }
-                several => {
-                    let names: Vec<&str> = several.iter().map(DaemonName::as_str).collect();
-                    let text = format!(
-                        "several daemons have layout {name}, give one with --daemon: {}",
-                        names.join(", ")
-                    );
-                    return Err(ClientError::Address(text));
-                }
-            }
+            let none = format!("no daemon has layout {name}: apply it to one first");
+            let several = format!("several daemons have layout {name}, give one with --daemon: {{}}");
+            only_one(&view.daemons, &none, &several)?.clone()
         }
     };
     let path = format!("{}/export?daemon={daemon}", LAYOUT.path_of(name));

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::Noun;
+use super::{LATEST, Noun};
 use crate::cli::output::{ListField, TableCell, age, word};
 use crate::domain::count::counted;
 use crate::domain::incident::{IncidentKind, RankedClient, Suspect, recovery_words};
@@ -12,34 +12,36 @@ use crate::words::tenant::with_workload;
 type Field = ListField<IncidentView>;
 
 /// Incidents.
-pub(in crate::cli) static INCIDENT: Noun<IncidentView> = Noun::new(
-    ["incident", "incidents", "/api/v1/incidents"],
-    |incident| incident.id.to_string(),
-    &[
-        Field::both("INCIDENT", "Incident", |incident| incident.id.to_string().into()),
-        Field::detail("Summary", |incident| incident.summary.as_str().into()),
-        Field::detail("Kind", |incident| {
-            format!("{} ({})", incident.kind.as_str(), incident.severity.as_str()).into()
-        }),
-        Field::both("STATE", "State", |incident| TableCell::state(&word(incident.state))),
-        Field::wide("ACKNOWLEDGED", |incident| {
-            TableCell::state(if incident.acknowledged.is_some() { "yes" } else { "-" })
-        }),
-        Field::column("KIND", |incident| incident.kind.as_str().into()).rank(3),
-        Field::both("DAEMON", "Daemon", |incident| incident.daemon.to_string().into()).rank(2),
-        Field::named("GPUs", |incident, names| {
-            TableCell::listed(incident.gpus.iter().map(|gpu| names.full_name(gpu)))
-        }),
-        Field::column("AGE", |incident| age(incident.opened_at).into()).rank(4),
-        Field::column("SUMMARY", |incident| incident.summary.as_str().into()).cut().rank(1),
-        Field::detail("Opened", |incident| rfc3339::format(incident.opened_at).into()),
-        Field::rows(facts),
-        Field::detail("What to do", |incident| incident.remedy.as_str().into()),
-        Field::detail("Events", |incident| TableCell::listed(&incident.events)),
-    ],
-)
-.completed_by(|incident| Some((incident.id.to_string(), incident.summary.clone())))
-.growing();
+pub(in crate::cli) static INCIDENT: Noun<IncidentView> = Noun {
+    candidate: |incident| Some((incident.id.to_string(), incident.summary.clone())),
+    candidates: LATEST,
+    ..Noun::new(
+        ["incident", "incidents", "/api/v1/incidents"],
+        |incident| incident.id.to_string(),
+        &[
+            Field::both("INCIDENT", "Incident", |incident| incident.id.to_string().into()),
+            Field::detail("Summary", |incident| incident.summary.as_str().into()),
+            Field::detail("Kind", |incident| {
+                format!("{} ({})", incident.kind.as_str(), incident.severity.as_str()).into()
+            }),
+            Field::both("STATE", "State", |incident| TableCell::state(&word(incident.state))),
+            Field::wide("ACKNOWLEDGED", |incident| {
+                TableCell::state(if incident.acknowledged.is_some() { "yes" } else { "-" })
+            }),
+            Field::column("KIND", |incident| incident.kind.as_str().into()).rank(3),
+            Field::both("DAEMON", "Daemon", |incident| incident.daemon.to_string().into()).rank(2),
+            Field::named("GPUs", |incident, names| {
+                TableCell::listed(incident.gpus.iter().map(|gpu| names.full_name(gpu)))
+            }),
+            Field::column("AGE", |incident| age(incident.opened_at).into()).rank(4),
+            Field::column("SUMMARY", |incident| incident.summary.as_str().into()).cut().rank(1),
+            Field::detail("Opened", |incident| rfc3339::format(incident.opened_at).into()),
+            Field::rows(facts),
+            Field::detail("What to do", |incident| incident.remedy.as_str().into()),
+            Field::detail("Events", |incident| TableCell::listed(&incident.events)),
+        ],
+    )
+};
 
 /// Returns the facts about an incident that are not known of every one.
 fn facts(incident: &IncidentView) -> Vec<(&'static str, String)> {

@@ -91,38 +91,6 @@ impl<T> Noun<T> {
         }
     }
 
-    const fn completed_by(mut self, candidate: fn(&T) -> Option<(String, String)>) -> Self {
-        self.candidate = candidate;
-        self
-    }
-
-    /// Offers only the newest items.
-    const fn growing(mut self) -> Self {
-        self.candidates = LATEST;
-        self
-    }
-
-    /// Reads the list as one page.
-    const fn whole(mut self) -> Self {
-        self.has_pages = false;
-        self
-    }
-
-    const fn sorted_by(mut self, sort: fn(&mut Vec<T>)) -> Self {
-        self.sort = sort;
-        self
-    }
-
-    const fn with_conditions(mut self, conditions: fn(&T) -> &[Condition]) -> Self {
-        self.conditions = conditions;
-        self
-    }
-
-    const fn with_incidents(mut self, incidents: fn(&T) -> Vec<Filter>) -> Self {
-        self.incidents = Some(incidents);
-        self
-    }
-
     /// Presentation of its lists.
     pub(super) fn layout(&self) -> &ListLayout<T> {
         &self.layout

@@ -51,8 +51,7 @@ pub(super) async fn ensure(args: &TenantEnsureArgs) -> Result<ExitCode, ClientEr
     let progress = ProgressLine::new(&format!("waiting for tenant {name}"));
     let answer = written(&client, args, &path, until).await?;
     let sentence = format!("tenant {name} {}", answer.words(args.dry_run));
-    let tenant: TenantView =
-        serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+    let tenant: TenantView = answer.view()?;
     let format = args.call.format();
     if args.dry_run {
         drop(progress);

@@ -86,8 +86,7 @@ async fn announced(
     answer: SpecAnswer,
 ) -> Result<(String, TenantView), ClientError> {
     let mut parts = vec![format!("tenant {} {}", args.name, answer.words(args.dry_run))];
-    let written: TenantView =
-        serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+    let written: TenantView = answer.view()?;
     if answer.made == SpecChange::Created && args.fields.uid.is_none() {
         parts.push(format!("its processes run as uid {}", written.spec.uid));
     }
