@@ -4,10 +4,19 @@ pub(crate) mod daemon;
 pub(crate) mod gpu;
 pub(crate) mod tenant;
 
+use crate::domain::Priority;
 use crate::domain::memory::Bytes;
 
 /// A word that stands for an amount that is not known.
 pub(crate) const UNKNOWN: &str = "?";
+
+/// Returns a priority as people write it; the word of the API is `below_normal`.
+pub(crate) fn priority(priority: Priority) -> &'static str {
+    match priority {
+        Priority::Normal => "normal",
+        Priority::BelowNormal => "below normal",
+    }
+}
 
 /// Returns a number of bytes in words, `?` if it is not known.
 pub(crate) fn bytes(bytes: Option<u64>) -> String {
