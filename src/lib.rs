@@ -26,6 +26,7 @@ pub mod telemetry;
 #[cfg(test)]
 #[path = "domain/tests.rs"]
 mod testing;
+mod words;
 
 pub use mps_domain as domain;
 pub use simulated_host as sim;

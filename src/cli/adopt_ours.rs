@@ -1,9 +1,10 @@
 //! `daemon adopt --all-ours`: takes back the daemons of a lost database, after a question.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use super::confirm::is_confirmed;
 use super::output::{DIFFERS, OutputFormat, complain, line};
 use super::wait::{ProgressLine, waiting};
 use crate::client::{Client, ClientError};
@@ -19,7 +20,7 @@ const NONE: &str = "No daemon of this manager runs that its database does not kn
 
 /// Adopts the lost daemons. Exit 0: all were adopted and are ready, or there was none. 1: some were not, or the answer was no.
 pub(super) async fn run(client: &Client, yes: bool, format: OutputFormat) -> Result<ExitCode, ClientError> {
-    let is_table = matches!(format, OutputFormat::Table | OutputFormat::Wide);
+    let is_table = format.is_table();
     if !yes {
         let found: LostDaemonAdoption =
             client.post(&format!("{PATH}?dry_run=true"), &serde_json::json!({})).await?;
@@ -118,9 +119,5 @@ fn confirmed() -> Result<bool, ClientError> {
             "the question cannot be asked, as standard input is not a terminal: add --yes to adopt these daemons".to_owned(),
         ));
     }
-    eprint!("Adopt these daemons with their clients? Tenants have to be defined again. [y/N] ");
-    let _ = std::io::stderr().flush();
-    let mut answer = String::new();
-    let read = std::io::stdin().lock().read_line(&mut answer);
-    Ok(read.is_ok() && ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
+    Ok(is_confirmed("Adopt these daemons with their clients? Tenants have to be defined again."))
 }

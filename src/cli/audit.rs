@@ -7,16 +7,15 @@ use std::time::Duration;
 use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
 
-use super::fetch::{all, filtered, newest};
-use super::output::{DIFFERS, ListColumn, ListLayout, TableCell, line};
-use super::server::{CallArgs, ask};
+use super::nouns::AUDIT;
+use super::output::{DIFFERS, line};
+use super::server::{CallArgs, CommandResult, ask, block_on};
 use super::values::time_ago;
 use crate::app;
 use crate::config::Config;
-use crate::domain::audit::{AuditRecord, Head};
+use crate::domain::audit::Head;
 use crate::domain::count::counted;
 use crate::domain::duration::parse_duration;
-use crate::domain::rfc3339;
 
 /// Commands on the audit log.
 #[derive(Debug, Subcommand)]
@@ -47,10 +46,7 @@ pub(super) enum AuditCommand {
     /// Print the number and the hash of the last row, for `verify --anchor`
     #[command(after_help = "Examples:
   mps-manager audit head > /mnt/elsewhere/anchor")]
-    Head {
-        #[command(flatten)]
-        call: CallArgs,
-    },
+    Head(CallArgs),
     /// Verify the hash chain; exit 1 with the first invalid row
     ///
     /// Reads the database directly and changes nothing, whether or not a manager is running.
@@ -83,40 +79,16 @@ fn anchor(text: &str) -> Result<Head, String> {
     read.ok_or_else(|| "give the number of a row, a colon and its hash of 64 hexadecimal digits".to_owned())
 }
 
-const LAYOUT: ListLayout<AuditRecord> = ListLayout {
-    noun: "rows",
-    name: |row| row.id.to_string(),
-    columns: &[
-        ListColumn::new("ROW", |row| row.id.to_string().into()),
-        ListColumn::ranked(2, ListColumn::new("TIME", |row| rfc3339::format(row.at).into())),
-        ListColumn::ranked(3, ListColumn::new("ACTOR", |row| row.actor.as_str().into())),
-        ListColumn::ranked(4, ListColumn::new("OUTCOME", |row| TableCell::state(row.outcome.as_str()))),
-        ListColumn::cut("ACTION", |row| row.action_words().into()),
-        ListColumn::ranked(1, ListColumn::cut("TARGET", |row| row.target.as_str().into())),
-        ListColumn::wide("REQUEST", |row| row.action.as_str().into()),
-        ListColumn::wide("ORIGIN", |row| row.origin.as_str().into()),
-        ListColumn::wide("GRANT", |row| row.granted.as_str().into()),
-        ListColumn::wide("HASH", |row| row.hash.as_str().into()),
-    ],
-};
-
-pub(super) fn run(command: AuditCommand) -> Result<ExitCode, String> {
+pub(super) fn run(command: AuditCommand) -> CommandResult {
     match command {
         AuditCommand::Verify { database, state_dir, anchor } => verify(database, state_dir, anchor),
         AuditCommand::List { actor, target, outcome, since, limit, call } => ask(async move {
-            let client = call.client()?;
-            let filters =
-                [("actor", actor), ("target", target), ("outcome", outcome), ("since", since.map(time_ago))];
-            let path = filtered("/api/v1/audit", &filters);
-            let rows = match limit {
-                0 => all(&client, &path).await?,
-                limit => newest(&client, &path, limit).await?,
-            };
-            LAYOUT.print(&rows, call.format());
-            Ok(ExitCode::SUCCESS)
+            let since = since.map(time_ago);
+            let filters = [("actor", actor), ("target", target), ("outcome", outcome), ("since", since)];
+            AUDIT.list(&call, &filters, limit).await
         }),
-        AuditCommand::Head { call } => ask(async move {
-            let head: Head = call.client()?.get("/api/v1/audit/head").await?;
+        AuditCommand::Head(call) => ask(async move {
+            let head: Head = call.client()?.get(&AUDIT.path_of("head")).await?;
             let anchor = format!("{}:{}", head.id, head.hash);
             call.format().announce(&anchor, &anchor, &head);
             Ok(ExitCode::SUCCESS)
@@ -124,22 +96,17 @@ pub(super) fn run(command: AuditCommand) -> Result<ExitCode, String> {
     }
 }
 
-fn verify(
-    database: Option<PathBuf>,
-    state_dir: Option<PathBuf>,
-    anchor: Option<Head>,
-) -> Result<ExitCode, String> {
+fn verify(database: Option<PathBuf>, state_dir: Option<PathBuf>, anchor: Option<Head>) -> CommandResult {
     let state_dir = state_dir.unwrap_or_else(|| Config::default().state_dir);
     let database = database.unwrap_or_else(|| state_dir.join("mps-manager.db"));
     if !database.exists() {
         return Err(format!(
             "there is no database {}: give --state-dir or --database, and become a user who may read it",
             database.display()
-        ));
+        )
+        .into());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    match runtime.block_on(app::verify_audit(&database, anchor))? {
+    match block_on(app::verify_audit(&database, anchor))?? {
         Ok(Head { id, hash }) => {
             line!("the audit log is intact: {}, and the last one has the hash\n{hash}", counted(id, "row"));
             Ok(ExitCode::SUCCESS)

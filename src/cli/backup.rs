@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::output::{OutputArgs, line};
+use super::server::{CommandResult, block_on};
 use crate::app;
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::domain::memory::Bytes;
 
 /// The state directory, found like `serve` finds it.
@@ -22,11 +23,10 @@ pub(super) struct StateArgs {
 }
 
 impl StateArgs {
-    fn read(self) -> Result<Config, String> {
-        let config = self.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path));
-        let mut config = config.map_err(|error| error.to_string())?;
+    fn read(self) -> Result<Config, ConfigError> {
+        let mut config = self.config.map_or_else(|| Ok(Config::default()), |path| Config::read(&path))?;
         config.state_dir = self.state_dir.unwrap_or(config.state_dir);
-        config.check().map_err(|error| error.to_string())
+        config.check()
     }
 }
 
@@ -53,15 +53,12 @@ pub(super) struct Restore {
 fn finish<T>(
     work: impl Future<Output = Result<T, app::StartupError>>,
     print: impl FnOnce(&T),
-) -> Result<ExitCode, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let done =
-        runtime.map_err(|error| error.to_string())?.block_on(work).map_err(|error| error.to_string())?;
-    print(&done);
+) -> CommandResult {
+    print(&block_on(work)??);
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn backup(BackupArgs { file, state, output }: BackupArgs) -> Result<ExitCode, String> {
+pub(super) fn backup(BackupArgs { file, state, output }: BackupArgs) -> CommandResult {
     let config = state.read()?;
     finish(app::backup::backup(&config, &file), |made| {
         if !output.format.print_value(made) {
@@ -80,7 +77,7 @@ pub(super) fn backup(BackupArgs { file, state, output }: BackupArgs) -> Result<E
     })
 }
 
-pub(super) fn restore(Restore { backup, broken_audit }: Restore) -> Result<ExitCode, String> {
+pub(super) fn restore(Restore { backup, broken_audit }: Restore) -> CommandResult {
     let BackupArgs { file, state, output } = backup;
     let config = state.read()?;
     finish(app::backup::restore(&config, &file, broken_audit), |restored| {

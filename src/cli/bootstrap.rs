@@ -11,6 +11,7 @@ use clap::Args;
 
 use super::change::memory_limit;
 use super::output::{complain, line, remark};
+use super::server::CommandResult;
 use super::values::{thread_percentage, user};
 use crate::domain::DeviceMemoryLimit;
 use crate::domain::count::counted;
@@ -69,14 +70,15 @@ pub(super) struct BootstrapArgs {
     no_start: bool,
 }
 
-pub(super) fn run(args: &BootstrapArgs) -> Result<ExitCode, String> {
+pub(super) fn run(args: &BootstrapArgs) -> CommandResult {
     let gpus = if args.gpus.is_empty() { listed_gpus()? } else { args.gpus.clone() };
     let written = host_file(args, &gpus)?;
     if !args.host_file.is_absolute() {
         return Err(format!(
             "{} is not an absolute path: the service reads the host file",
             args.host_file.display()
-        ));
+        )
+        .into());
     }
     let applied = in_unit(&args.host_file)?;
     let root = args.root.as_deref().unwrap_or(Path::new("/"));

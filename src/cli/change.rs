@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use reqwest::StatusCode;
-use serde_json::{Map, Value, json};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::confirm::ConfirmArgs;
 use super::fetch::GpuNames;
 use super::spec_changes::{described, differences};
+use super::spec_fields::UnsetField;
 use super::wait::waiting;
 use crate::client::{Client, ClientError};
 use crate::domain::DeviceMemoryLimit;
@@ -15,7 +17,7 @@ use crate::domain::DeviceMemoryLimit;
 /// Fields to set in a spec, by their path in it.
 #[derive(Debug, Default)]
 pub(super) struct SpecFields {
-    set: Vec<(&'static [&'static str], Value)>,
+    set: Vec<(Vec<String>, Value)>,
     unset: Vec<&'static [&'static str]>,
     /// True if every other field gets its default.
     is_exact: bool,
@@ -27,14 +29,22 @@ impl SpecFields {
         Self { is_exact: true, ..Self::default() }
     }
 
-    /// Sets a field if a value was given.
-    pub(super) fn set(
-        &mut self,
-        path: &'static [&'static str],
-        value: Option<impl Into<Value>>,
-    ) -> &mut Self {
-        if let Some(value) = value {
-            self.set.push((path, value.into()));
+    /// Creates a change that leaves out the fields that these words name.
+    pub(super) fn without(words: &[String], fields: &[UnsetField]) -> Self {
+        let named = fields.iter().filter(|(word, _)| words.iter().any(|one| one == word));
+        Self { unset: named.map(|(_, path)| *path).collect(), ..Self::default() }
+    }
+
+    /// Sets a field if a value was given; of an object, only the named fields.
+    pub(super) fn set(&mut self, path: &[&str], value: Option<impl Into<Value>>) -> &mut Self {
+        match value.map(Into::into) {
+            Some(Value::Object(fields)) => {
+                for (name, value) in fields {
+                    self.set(&[path, &[name.as_str()]].concat(), Some(value));
+                }
+            }
+            Some(value) => self.set.push((path.iter().copied().map(String::from).collect(), value)),
+            None => {}
         }
         self
     }
@@ -48,8 +58,9 @@ impl SpecFields {
     /// Describes the fields that are set, with their values in a spec that the server returned.
     fn understood(&self, spec: &Value) -> Vec<String> {
         let found = self.set.iter().filter_map(|(path, _)| {
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
             let value = path.iter().try_fold(spec, |at, name| at.get(*name))?;
-            Some(described(path, value))
+            Some(described(&path, value))
         });
         found.collect()
     }
@@ -65,11 +76,11 @@ impl SpecFields {
         }
         for (path, value) in &self.set {
             let mut at = &mut *spec;
-            for name in *path {
+            for name in path {
                 if !at.is_object() {
                     *at = Value::Object(Map::new());
                 }
-                at = &mut at[*name];
+                at = &mut at[name];
             }
             *at = value.clone();
         }
@@ -104,10 +115,15 @@ pub(super) struct SpecAnswer {
     /// The fields that change, in words.
     changes: Vec<String>,
     /// Object that the server returned.
-    pub(super) view: Value,
+    view: Value,
 }
 
 impl SpecAnswer {
+    /// Reads the object that the server returned.
+    pub(super) fn view<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        T::deserialize(&self.view).map_err(|error| ClientError::Unreadable(error.to_string()))
+    }
+
     /// Returns the predicate of a sentence whose subject is the changed object, followed by the changed fields.
     pub(super) fn words(&self, dry_run: bool) -> String {
         let made = self.made.words(dry_run);
@@ -191,11 +207,6 @@ async fn with_indices(client: &Client, changes: Vec<String>) -> Vec<String> {
     changes.iter().map(|change| names.in_text(change)).collect()
 }
 
-/// A list as JSON, if it has anything.
-pub(super) fn some_list(items: &[String]) -> Option<Value> {
-    (!items.is_empty()).then(|| json!(items))
-}
-
 /// A memory limit in a spelling of MPS, also from the API's JSON of one for each GPU; the server judges it.
 pub(super) fn memory_limit(text: &str) -> Result<String, String> {
     if !text.trim_start().starts_with('{') {
@@ -214,6 +225,8 @@ pub(super) fn memory_limit(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

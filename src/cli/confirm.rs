@@ -31,12 +31,7 @@ impl ConfirmArgs {
         if !self.asks() {
             return Ok(());
         }
-        eprint!("{} [y/N] ", printable_lines(question));
-        let _ = std::io::stderr().flush();
-        let mut answer = String::new();
-        let read = std::io::stdin().read_line(&mut answer);
-        let is_yes = read.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes");
-        if is_yes { Ok(()) } else { Err(ClientError::Declined) }
+        if is_confirmed(question) { Ok(()) } else { Err(ClientError::Declined) }
     }
 
     /// Asks if clients of a daemon would lose their work.
@@ -56,6 +51,15 @@ impl ConfirmArgs {
         }
         self.ask(&format!("{} {what}?", lost_work(clients.len(), &owners(&clients))))
     }
+}
+
+/// Asks on the terminal, and returns true if the answer is yes.
+pub(super) fn is_confirmed(question: &str) -> bool {
+    eprint!("{} [y/N] ", printable_lines(question));
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }
 
 /// Returns a sentence that says how many clients of these owners would lose their work.

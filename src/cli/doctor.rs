@@ -14,7 +14,7 @@ use super::output::{
     DIFFERS, OutputArgs, OutputFormat, TableCell, line, print_cells, terminal_width, wrapped,
 };
 use super::running;
-use super::server::runtime_dir;
+use super::server::{CommandResult, block_on, runtime_dir};
 use crate::app::doctor::{self, DaemonReport};
 use crate::client::Client;
 use crate::config::{self, Config};
@@ -49,7 +49,7 @@ pub(super) struct Doctor {
     output: OutputArgs,
 }
 
-pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
+pub(super) fn run(args: Doctor) -> CommandResult {
     let directory = runtime_dir(args.runtime_dir.clone());
     // Options that differ from a running manager's say which host is meant.
     let named = args.config.is_some() || args.state_dir.is_some();
@@ -73,7 +73,7 @@ pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
     config.sim = args.sim.or(config.sim);
     config.mps_dir = args.mps_dir.or(config.mps_dir);
     if let Some(profile) = &config.sim {
-        doctor::refuse_unknown(profile).map_err(|error| error.to_string())?;
+        doctor::refuse_unknown(profile)?;
     }
     let config = match config.clone().check() {
         Ok(config) => config,
@@ -82,11 +82,10 @@ pub(super) fn run(args: Doctor) -> Result<ExitCode, String> {
             config
         }
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let checkup = runtime.map_err(|error| error.to_string())?.block_on(async {
+    let checkup = block_on(async {
         let report = report(&config).await;
         doctor::examine(config, refused, report).await
-    });
+    })?;
     match args.output.format {
         OutputFormat::Name => {
             for check in checkup.checks.iter().filter(|check| check.status == CheckVerdict::Fail) {

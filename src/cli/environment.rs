@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use clap_complete::engine::ArgValueCandidates;
 
-use super::completion;
+use super::nouns::TENANT;
 use super::output::{OutputFormat, line, remark};
 use super::server::ServerArgs;
 use super::vet::check_environment;
@@ -26,7 +25,7 @@ use crate::service::tenants::EnvironmentView;
   mps-manager env web --format nomad")]
 pub(super) struct EnvironmentArgs {
     /// The tenant
-    #[arg(add = ArgValueCandidates::new(completion::tenants))]
+    #[arg(add = TENANT.complete())]
     tenant: TenantName,
     /// The form
     #[arg(short, long = "output", visible_alias = "format", value_enum, default_value_t = EnvFormat::Sh)]
@@ -71,53 +70,10 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
         args.server.client()?.get(&format!("/api/v1/tenants/{tenant}/environment")).await?;
     // A shell that evaluates the lines would run anything else in them.
     check_environment(&view.variables, &view.unset).map_err(ClientError::Address)?;
-    let container = || {
-        view.container.as_ref().ok_or_else(|| {
-            let why = view.container_refused.clone().unwrap_or_default();
-            ClientError::Address(format!("tenant {tenant} has no form for containers: {why}"))
-        })
-    };
     let text = match args.output {
         EnvFormat::Json => return Ok(printed(OutputFormat::Json, &view)),
         EnvFormat::Yaml => return Ok(printed(OutputFormat::Yaml, &view)),
-        EnvFormat::Sh => environment::as_shell(
-            &view.variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>(),
-        ),
-        EnvFormat::Docker => formats::as_container_options(&view.variables, container()?),
-        EnvFormat::Dotenv => formats::as_env_file(&view.variables, container()?).ok_or_else(|| {
-            ClientError::Address("a value has a line break, which an environment file cannot hold".into())
-        })?,
-        EnvFormat::Cdi => {
-            let container = container()?;
-            let device = view.cdi_device.as_ref().ok_or_else(|| {
-                ClientError::Address(format!(
-                    "tenant {tenant} has no CDI device: this manager keeps no CDI specification, or could not write it \
-                     (mps-manager status; cdi_dir in its configuration)"
-                ))
-            })?;
-            if formats::simulated(&view.variables).is_none() {
-                remark_unresolved(container);
-            }
-            cdi::as_options(device, &view.variables, container)
-        }
-        EnvFormat::Compose => formats::as_compose(&view.variables, container()?),
-        EnvFormat::Systemd => formats::as_unit(&view.variables, &view.unset),
-        EnvFormat::TaskProlog => {
-            let text = formats::as_task_prolog(&view.variables, &view.unset, view.container.as_ref());
-            text.ok_or_else(|| {
-                ClientError::Address("a value has a line break, which a task prolog cannot set".into())
-            })?
-        }
-        EnvFormat::Apptainer => {
-            formats::as_apptainer(&view.variables, container()?).ok_or_else(|| {
-                ClientError::Address(
-                    "the path of the tenant's directory has a comma or a colon, which Apptainer's list of directories cannot hold: serve with \
-                     another --runtime-dir"
-                        .into(),
-                )
-            })?
-        }
-        EnvFormat::Nomad => formats::as_nomad_task(&view.variables, container()?),
+        output => text(output, tenant, &view).map_err(ClientError::Address)?,
     };
     let is_for_containers = !matches!(
         args.output,
@@ -128,6 +84,46 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
     }
     line!("{}", text.trim_end());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the environment in a form; an error says why it has none.
+fn text(output: EnvFormat, tenant: &TenantName, view: &EnvironmentView) -> Result<String, String> {
+    let (variables, unset) = (&view.variables, &view.unset);
+    let container = || {
+        let why = view.container_refused.as_deref().unwrap_or_default();
+        view.container.as_ref().ok_or_else(|| format!("tenant {tenant} has no form for containers: {why}"))
+    };
+    Ok(match output {
+        EnvFormat::Sh | EnvFormat::Json | EnvFormat::Yaml => {
+            let variables = variables.iter().map(|(name, value)| (name.clone(), value.clone()));
+            environment::as_shell(&variables.collect::<Vec<_>>())
+        }
+        EnvFormat::Docker => formats::as_container_options(variables, container()?),
+        EnvFormat::Dotenv => formats::as_env_file(variables, container()?)
+            .ok_or("a value has a line break, which an environment file cannot hold")?,
+        EnvFormat::Cdi => {
+            let container = container()?;
+            let device = view.cdi_device.as_ref().ok_or_else(|| {
+                format!(
+                    "tenant {tenant} has no CDI device: this manager keeps no CDI specification, or could not write it \
+                     (mps-manager status; cdi_dir in its configuration)"
+                )
+            })?;
+            if formats::simulated(variables).is_none() {
+                remark_unresolved(container);
+            }
+            cdi::as_options(device, variables, container)
+        }
+        EnvFormat::Compose => formats::as_compose(variables, container()?),
+        EnvFormat::Systemd => formats::as_unit(variables, unset),
+        EnvFormat::TaskProlog => formats::as_task_prolog(variables, unset, view.container.as_ref())
+            .ok_or("a value has a line break, which a task prolog cannot set")?,
+        EnvFormat::Apptainer => formats::as_apptainer(variables, container()?).ok_or(
+            "the path of the tenant's directory has a comma or a colon, which Apptainer's list of directories cannot hold: serve with \
+             another --runtime-dir",
+        )?,
+        EnvFormat::Nomad => formats::as_nomad_task(variables, container()?),
+    })
 }
 
 /// Prints which GPUs no container engine of this host would find. Prints nothing without the tenant's directory: its containers run on

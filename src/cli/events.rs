@@ -1,4 +1,6 @@
 //! `events`: lists events, and follows new ones.
+//!
+//! This list has no end, so its columns have fixed widths and events are no [`super::nouns::Noun`].
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,8 +9,8 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 
-use super::completion;
-use super::fetch::{filtered, require_daemon, require_tenant};
+use super::fetch::filtered;
+use super::nouns::{DAEMON, Filter, TENANT, require_named};
 use super::output::{OutputFormat, TableCell, line, print_cells, remark, terminal_width};
 use super::server::CallArgs;
 use super::values::time_ago;
@@ -41,10 +43,10 @@ pub(super) struct EventsArgs {
     #[arg(long, hide_possible_values = true, value_parser = severities())]
     severity: Option<String>,
     /// Only events about this daemon
-    #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
+    #[arg(long, add = DAEMON.complete())]
     daemon: Option<DaemonName>,
     /// Only events about this tenant
-    #[arg(long, add = ArgValueCandidates::new(completion::tenants))]
+    #[arg(long, add = TENANT.complete())]
     tenant: Option<TenantName>,
     /// Only events of this time, for example 1h
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
@@ -66,7 +68,7 @@ fn event_types() -> Vec<CompletionCandidate> {
 }
 
 impl EventsArgs {
-    fn filters(&self) -> [(&'static str, Option<String>); 5] {
+    fn filters(&self) -> [Filter; 5] {
         [
             ("type", self.types.clone()),
             ("severity", self.severity.clone()),
@@ -79,9 +81,8 @@ impl EventsArgs {
 
 pub(super) async fn run(args: EventsArgs) -> Result<ExitCode, ClientError> {
     let client = args.call.client()?;
-    require_daemon(&client, args.daemon.as_ref()).await?;
-    require_tenant(&client, args.tenant.as_ref()).await?;
     let (filters, format) = (args.filters(), args.call.format());
+    require_named(&client, &filters).await?;
     // The position is read before the list: an event in between is in one of them, and is printed once.
     let newest: List<Event> = client.get("/api/v1/events?limit=1").await?;
     let mut at = newest.items.first().map_or(0, |event| event.id);
@@ -89,7 +90,7 @@ pub(super) async fn run(args: EventsArgs) -> Result<ExitCode, ClientError> {
     if args.last > 0 {
         let list: List<Event> =
             client.get(&filtered(&format!("/api/v1/events?limit={}", args.last), &filters)).await?;
-        let is_table = matches!(format, OutputFormat::Table | OutputFormat::Wide);
+        let is_table = format.is_table();
         if is_table && list.items.is_empty() && !args.follow {
             remark("There are no such events.");
         } else if is_table {
@@ -115,7 +116,7 @@ pub(super) async fn run(args: EventsArgs) -> Result<ExitCode, ClientError> {
 /// Prints events until the stream ends; `at` is the position of the next stream.
 async fn follow(
     client: &Client,
-    filters: &[(&'static str, Option<String>)],
+    filters: &[Filter],
     at: &mut i64,
     output: OutputFormat,
     table: &EventTable,

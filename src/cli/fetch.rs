@@ -6,11 +6,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 
 use crate::client::{Client, ClientError};
-use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::domain::{DaemonName, GpuUuid};
 use crate::http::api::List;
 use crate::service::daemons::DaemonView;
 use crate::service::host::GpuView;
-use crate::service::tenants::TenantView;
 
 /// Characters that are escaped in a path or a query: all but letters, digits, `-`, `_`, `.` and `:`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b':');
@@ -51,22 +50,6 @@ pub(super) async fn whole<T: DeserializeOwned>(client: &Client, path: &str) -> R
     Ok(client.get::<List<T>>(path).await?.items)
 }
 
-/// Fails if there is no such tenant: a list of what it has would be empty.
-pub(super) async fn require_tenant(client: &Client, name: Option<&TenantName>) -> Result<(), ClientError> {
-    match name {
-        Some(name) => client.get::<TenantView>(&format!("/api/v1/tenants/{name}")).await.map(drop),
-        None => Ok(()),
-    }
-}
-
-/// Fails if there is no such daemon.
-pub(super) async fn require_daemon(client: &Client, name: Option<&DaemonName>) -> Result<(), ClientError> {
-    match name {
-        Some(name) => client.get::<DaemonView>(&format!("/api/v1/daemons/{name}")).await.map(drop),
-        None => Ok(()),
-    }
-}
-
 /// The named daemon, or the only one of the host.
 pub(super) async fn daemon_or_only(
     client: &Client,
@@ -76,17 +59,27 @@ pub(super) async fn daemon_or_only(
         return Ok(named.clone());
     }
     let daemons: Vec<DaemonView> = all(client, "/api/v1/daemons").await?;
-    match daemons.as_slice() {
-        [one] => Ok(one.name.clone()),
-        [] => Err(ClientError::Address(
-            "this host has no daemon: create one first (mps-manager daemon set NAME --gpu GPU)".into(),
-        )),
-        several => {
-            let all: Vec<&str> = several.iter().map(|daemon| daemon.name.as_str()).collect();
-            Err(ClientError::Address(format!(
-                "this host has several daemons: name one with --daemon ({})",
-                all.join(", ")
-            )))
+    let names: Vec<&DaemonName> = daemons.iter().map(|daemon| &daemon.name).collect();
+    only_one(
+        &names,
+        "this host has no daemon: create one first (mps-manager daemon set NAME --gpu GPU)",
+        "this host has several daemons: name one with --daemon ({})",
+    )
+    .map(|name| (*name).clone())
+}
+
+/// Returns the only item; an error if there is none, or with all in place of `{}` if there are several.
+pub(super) fn only_one<'i, T: Display>(
+    items: &'i [T],
+    none: &str,
+    several: &str,
+) -> Result<&'i T, ClientError> {
+    match items {
+        [one] => Ok(one),
+        [] => Err(ClientError::Address(none.to_owned())),
+        all => {
+            let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+            Err(ClientError::Address(several.replace("{}", &all.join(", "))))
         }
     }
 }
@@ -122,6 +115,7 @@ async fn daemon_of(client: &Client, gpu: &str) -> Result<DaemonName, ClientError
 }
 
 /// The GPUs of the host with their indices; none for users who may not see the host.
+#[derive(Default)]
 pub(super) struct GpuNames(Vec<GpuView>);
 
 impl GpuNames {

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::confirm::ConfirmArgs;
 use super::output::{DetailsTable, TableCell};
-use super::server::{CallArgs, ask};
+use super::server::CallArgs;
 use crate::client::ClientError;
 use crate::domain::count::counted;
 use crate::service::host::HostView;
@@ -20,10 +20,7 @@ pub(super) enum HostCommand {
     /// Show the host: its driver, its MPS, and how its manager is reached
     #[command(after_help = "Examples:
   mps-manager host get")]
-    Get {
-        #[command(flatten)]
-        call: CallArgs,
-    },
+    Get(CallArgs),
     /// Confirm that a database from another machine, or one that lost rows, is to be used here
     #[command(after_help = "Examples:
   mps-manager host get
@@ -36,14 +33,12 @@ pub(super) enum HostCommand {
     },
 }
 
-pub(super) fn run(command: HostCommand) -> Result<ExitCode, String> {
-    ask(async move {
-        match command {
-            HostCommand::Get { call } => print(&call, &call.client()?.get(HOST).await?),
-            HostCommand::Confirm { confirm, call } => accept(&call, confirm).await?,
-        }
-        Ok(ExitCode::SUCCESS)
-    })
+pub(super) async fn run(command: HostCommand) -> Result<ExitCode, ClientError> {
+    match command {
+        HostCommand::Get(call) => print(&call, &call.client()?.get(HOST).await?),
+        HostCommand::Confirm { confirm, call } => accept(&call, confirm).await?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn accept(call: &CallArgs, confirm: ConfirmArgs) -> Result<(), ClientError> {

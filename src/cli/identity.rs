@@ -11,7 +11,7 @@ use crate::http::api::sessions::LoginUrl;
 use crate::service::access::whoami::WhoamiView;
 
 /// A link that logs in once.
-pub(super) async fn login_url(call: &CallArgs) -> Result<ExitCode, ClientError> {
+pub(super) async fn login_url(call: CallArgs) -> Result<ExitCode, ClientError> {
     let made: LoginUrl = call.client()?.post("/api/v1/login-urls", &json!({})).await?;
     if !call.format().print_value(&made) {
         line!("{}", made.url.reveal());
@@ -20,7 +20,7 @@ pub(super) async fn login_url(call: &CallArgs) -> Result<ExitCode, ClientError> 
 }
 
 /// Prints the identity of the caller as the server sees it, with its grant.
-pub(super) async fn whoami(call: &CallArgs) -> Result<ExitCode, ClientError> {
+pub(super) async fn whoami(call: CallArgs) -> Result<ExitCode, ClientError> {
     let who: WhoamiView = call.client()?.get("/api/v1/whoami").await?;
     let sentence = format!("{}: {} (from {})", who.subject, who.grant, who.origin);
     call.format().announce(&sentence, &who.subject, &who);

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::server::ServerArgs;
+use super::server::{CommandResult, ServerArgs};
 use crate::app::doctor::refuse_beside_nvidia;
 use crate::config::LogFormat;
 use crate::kubelet::{self, KubeletPluginOptions};
@@ -25,15 +25,11 @@ pub(super) struct KubeletPluginArgs {
     log_format: LogFormat,
 }
 
-pub(super) fn run(args: KubeletPluginArgs) -> Result<ExitCode, String> {
+pub(super) fn run(args: KubeletPluginArgs) -> CommandResult {
     refuse_beside_nvidia(&args.options.plugin_dir)?;
-    let client = args.server.client().map_err(|error| error.to_string())?;
+    let client = args.server.client()?;
     telemetry::start(args.log_format, "info")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| error.to_string())?;
-    runtime.block_on(kubelet::serve(client, args.options)).map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(kubelet::serve(client, args.options))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,16 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use clap_complete::engine::ArgValueCandidates;
 use serde_json::json;
 
-use super::completion;
 use super::fetch::all;
-use super::output::{ListColumn, ListLayout, TableCell, age};
-use super::server::{CallArgs, ask};
+use super::nouns::{LEASES, TENANT};
+use super::server::CallArgs;
+use crate::client::ClientError;
 use crate::domain::TenantName;
 use crate::domain::client::ClientId;
-use crate::service::tenants::leases::HeldLease;
 
 /// Commands on leases.
 #[derive(Debug, Subcommand)]
@@ -22,7 +20,7 @@ pub(super) enum LeaseCommand {
   mps-manager lease list web")]
     List {
         /// The tenant
-        #[arg(add = ArgValueCandidates::new(completion::tenants))]
+        #[arg(add = TENANT.complete())]
         tenant: TenantName,
         #[command(flatten)]
         call: CallArgs,
@@ -32,7 +30,7 @@ pub(super) enum LeaseCommand {
   mps-manager lease revoke web 19080-1234567")]
     Revoke {
         /// The tenant
-        #[arg(add = ArgValueCandidates::new(completion::tenants))]
+        #[arg(add = TENANT.complete())]
         tenant: TenantName,
         /// The lease's ID, as `list` prints it
         id: ClientId,
@@ -41,34 +39,17 @@ pub(super) enum LeaseCommand {
     },
 }
 
-const LAYOUT: ListLayout<HeldLease> = ListLayout {
-    noun: "leases",
-    name: |lease| lease.id.to_string(),
-    columns: &[
-        ListColumn::new("LEASE", |lease| lease.id.to_string().into()),
-        ListColumn::ranked(4, ListColumn::new("KIND", |lease| lease.kind.as_str().into())),
-        ListColumn::new("CLIENT", |lease| if lease.is_client { "yes" } else { "no" }.into()),
-        ListColumn::ranked(3, ListColumn::new("UID", |lease| TableCell::optional(lease.uid))),
-        ListColumn::ranked(5, ListColumn::new("AGE", |lease| age(lease.granted_at).into())),
-        ListColumn::ranked(1, ListColumn::cut("COMMAND", |lease| lease.command.as_str().into())),
-    ],
-};
-
-pub(super) fn run(command: LeaseCommand) -> Result<ExitCode, String> {
-    ask(async move {
-        match command {
-            LeaseCommand::List { tenant, call } => {
-                let leases: Vec<HeldLease> =
-                    all(&call.client()?, &format!("/api/v1/tenants/{tenant}/leases")).await?;
-                LAYOUT.print(&leases, call.format());
-            }
-            LeaseCommand::Revoke { tenant, id, call } => {
-                call.client()?.delete(&format!("/api/v1/tenants/{tenant}/leases/{id}")).await?;
-                let sentence =
-                    format!("lease {id} of tenant {tenant} was revoked; its process keeps running");
-                call.format().announce(&sentence, &id.to_string(), &json!({ "id": id, "revoked": true }));
-            }
+pub(super) async fn run(command: LeaseCommand) -> Result<ExitCode, ClientError> {
+    match command {
+        LeaseCommand::List { tenant, call } => {
+            let path = format!("{}/leases", TENANT.path_of(&tenant));
+            LEASES.print(&all(&call.client()?, &path).await?, call.format());
         }
-        Ok(ExitCode::SUCCESS)
-    })
+        LeaseCommand::Revoke { tenant, id, call } => {
+            call.client()?.delete(&format!("{}/leases/{id}", TENANT.path_of(&tenant))).await?;
+            let sentence = format!("lease {id} of tenant {tenant} was revoked; its process keeps running");
+            call.format().announce(&sentence, &id.to_string(), &json!({ "id": id, "revoked": true }));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }

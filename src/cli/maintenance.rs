@@ -3,15 +3,15 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use clap_complete::engine::ArgValueCandidates;
 use serde_json::json;
 
-use super::completion;
 use super::confirm::ConfirmArgs;
 use super::daemon::TimeoutAction;
 use super::fetch::all;
+use super::nouns::GPU;
 use super::output::{DetailsTable, TableCell, age};
-use super::server::{CallArgs, ask};
+use super::server::CallArgs;
+use super::values::choice;
 use super::wait::{OperationWords, WaitArgs, follow};
 use crate::client::{Client, ClientError};
 use crate::domain::DaemonName;
@@ -35,7 +35,7 @@ pub(super) enum MaintenanceCommand {
   mps-manager maintenance end")]
     Begin {
         /// A GPU, by index or UUID; may be repeated; by default all
-        #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = ArgValueCandidates::new(completion::gpus))]
+        #[arg(long = "gpu", value_name = "GPU", value_delimiter = ',', add = GPU.complete())]
         gpus: Vec<String>,
         /// Time for clients to end, for example 1h
         #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_seconds::<u32>)]
@@ -62,63 +62,58 @@ pub(super) enum MaintenanceCommand {
     /// Show the maintenance, and who has its GPUs open
     #[command(after_help = "Examples:
   mps-manager maintenance status")]
-    Status {
-        #[command(flatten)]
-        call: CallArgs,
-    },
+    Status(CallArgs),
 }
 
-pub(super) fn run(command: MaintenanceCommand) -> Result<ExitCode, String> {
-    ask(async move {
-        match command {
-            MaintenanceCommand::Begin { gpus, timeout, on_timeout, confirm, wait, call } => {
-                let client = call.client()?;
-                for holder in no_drain_ends(&client).await? {
-                    eprintln!("no drain ends {holder}, which has {} open", holder.files.join(", "));
-                }
-                confirm.ask("Daemons are stopped until the maintenance ends. Begin it?")?;
-                let gpus = (!gpus.is_empty()).then_some(gpus);
-                let mut request = json!({ "timeout_s": timeout, "on_timeout": on_timeout.as_str() });
-                if let Some(gpus) = gpus {
-                    request["gpus"] = json!(gpus);
-                }
-                let operation: Operation = client.post(MAINTENANCE, &request).await?;
-                let words = OperationWords {
-                    doing: "beginning maintenance",
-                    done: "maintenance has begun: the manager has released the driver",
-                    failed: "maintenance did not begin",
-                };
-                let code = follow(&client, operation, wait, call.format(), words).await?;
-                let view: MaintenanceView = client.get(MAINTENANCE).await?;
-                if view.state == Some(MaintenanceState::Active) {
-                    for holder in view.holders.iter().flatten() {
-                        eprintln!("still open: {} in {holder}", holder.files.join(", "));
-                    }
-                }
-                Ok(code)
+pub(super) async fn run(command: MaintenanceCommand) -> Result<ExitCode, ClientError> {
+    match command {
+        MaintenanceCommand::Begin { gpus, timeout, on_timeout, confirm, wait, call } => {
+            let client = call.client()?;
+            for holder in no_drain_ends(&client).await? {
+                eprintln!("no drain ends {holder}, which has {} open", holder.files.join(", "));
             }
-            MaintenanceCommand::End { wait, call } => {
-                let client = call.client()?;
-                let view: MaintenanceView = client.get(MAINTENANCE).await?;
-                let daemons: Vec<DaemonView> = all(&client, "/api/v1/daemons").await?;
-                let cordoned = daemons.iter().filter(|daemon| !daemon.spec.schedulable);
-                let cordoned = cordoned.map(|daemon| &daemon.name).filter(|name| view.daemons.contains(name));
-                let cordoned: Vec<&str> = cordoned.map(DaemonName::as_str).collect();
-                let operation: Operation = client.delete_with_answer(MAINTENANCE).await?;
-                let words = OperationWords {
-                    doing: "ending maintenance",
-                    done: &format!("maintenance has ended: {}", ready_words(&cordoned)),
-                    failed: "maintenance did not end well",
-                };
-                follow(&client, operation, wait, call.format(), words).await
+            confirm.ask("Daemons are stopped until the maintenance ends. Begin it?")?;
+            let gpus = (!gpus.is_empty()).then_some(gpus);
+            let mut request = json!({ "timeout_s": timeout, "on_timeout": choice(on_timeout) });
+            if let Some(gpus) = gpus {
+                request["gpus"] = json!(gpus);
             }
-            MaintenanceCommand::Status { call } => {
-                let view: MaintenanceView = call.client()?.get(MAINTENANCE).await?;
-                print(&call, &view);
-                Ok(ExitCode::SUCCESS)
+            let operation: Operation = client.post(MAINTENANCE, &request).await?;
+            let words = OperationWords {
+                doing: "beginning maintenance",
+                done: "maintenance has begun: the manager has released the driver",
+                failed: "maintenance did not begin",
+            };
+            let code = follow(&client, operation, wait, call.format(), words).await?;
+            let view: MaintenanceView = client.get(MAINTENANCE).await?;
+            if view.state == Some(MaintenanceState::Active) {
+                for holder in view.holders.iter().flatten() {
+                    eprintln!("still open: {} in {holder}", holder.files.join(", "));
+                }
             }
+            Ok(code)
         }
-    })
+        MaintenanceCommand::End { wait, call } => {
+            let client = call.client()?;
+            let view: MaintenanceView = client.get(MAINTENANCE).await?;
+            let daemons: Vec<DaemonView> = all(&client, "/api/v1/daemons").await?;
+            let cordoned = daemons.iter().filter(|daemon| !daemon.spec.schedulable);
+            let cordoned = cordoned.map(|daemon| &daemon.name).filter(|name| view.daemons.contains(name));
+            let cordoned: Vec<&str> = cordoned.map(DaemonName::as_str).collect();
+            let operation: Operation = client.delete_with_answer(MAINTENANCE).await?;
+            let words = OperationWords {
+                doing: "ending maintenance",
+                done: &format!("maintenance has ended: {}", ready_words(&cordoned)),
+                failed: "maintenance did not end well",
+            };
+            follow(&client, operation, wait, call.format(), words).await
+        }
+        MaintenanceCommand::Status(call) => {
+            let view: MaintenanceView = call.client()?.get(MAINTENANCE).await?;
+            print(&call, &view);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }
 
 /// Finds the processes that have the driver open but belong neither to this manager nor to the clients of its daemons: no drain ends them.

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::output::line;
+use super::server::CommandResult;
 
 /// Writes one page for each command.
-pub(super) fn write(command: &clap::Command, directory: &Path) -> Result<ExitCode, String> {
+pub(super) fn write(command: &clap::Command, directory: &Path) -> CommandResult {
     let refused = |error: std::io::Error| format!("{}: {error}", directory.display());
     std::fs::create_dir_all(directory).map_err(refused)?;
     clap_mangen::generate_to(command.clone().disable_help_subcommand(true), directory).map_err(refused)?;

@@ -27,6 +27,7 @@ mod layout;
 mod lease;
 mod maintenance;
 mod manual;
+mod nouns;
 mod operation;
 mod option_order;
 mod output;
@@ -40,6 +41,7 @@ mod session;
 mod short_id;
 mod sim_down;
 mod spec_changes;
+mod spec_fields;
 mod status;
 mod suggestions;
 mod tenant;
@@ -55,12 +57,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use clap_complete::engine::ArgValueCandidates;
 
-use self::completion::CompletedShell;
+use self::nouns::TENANT;
 use self::output::{ColourChoice, ERROR, EXIT_CODES, OutputArgs, choose_colour, complain, line};
 use self::serve::Serve;
-use self::server::{CallArgs, ask};
+use self::server::{CallArgs, CommandResult, ask};
 use crate::config::Config;
 use crate::domain::{MemoryLimit, TenantName};
 use crate::{gpu as host_gpu, http, sim};
@@ -97,41 +98,23 @@ enum CliCommand {
     /// Watch GPUs, tenants and clients in the terminal
     Top(top::TopArgs),
     /// Work with control daemons
-    #[command(alias = "daemons")]
-    Daemon {
-        #[command(subcommand)]
-        command: daemon::DaemonCommand,
-    },
+    #[command(subcommand, alias = "daemons")]
+    Daemon(daemon::DaemonCommand),
     /// Work with tenants: named consumers with limits
-    #[command(alias = "tenants")]
-    Tenant {
-        #[command(subcommand)]
-        command: tenant::TenantCommand,
-    },
+    #[command(subcommand, alias = "tenants")]
+    Tenant(tenant::TenantCommand),
     /// Work with GPUs
-    #[command(alias = "gpus")]
-    Gpu {
-        #[command(subcommand)]
-        command: gpu::GpuCommand,
-    },
+    #[command(subcommand, alias = "gpus")]
+    Gpu(gpu::GpuCommand),
     /// Show the host, and confirm a database that came from another machine
-    #[command(alias = "hosts")]
-    Host {
-        #[command(subcommand)]
-        command: host::HostCommand,
-    },
+    #[command(subcommand, alias = "hosts")]
+    Host(host::HostCommand),
     /// List incidents, show one, and acknowledge it
-    #[command(alias = "incidents")]
-    Incident {
-        #[command(subcommand)]
-        command: incident::IncidentCommand,
-    },
+    #[command(subcommand, alias = "incidents")]
+    Incident(incident::IncidentCommand),
     /// Work with partition layouts
-    #[command(alias = "layouts")]
-    Layout {
-        #[command(subcommand)]
-        command: layout::LayoutCommand,
-    },
+    #[command(subcommand, alias = "layouts")]
+    Layout(layout::LayoutCommand),
     /// Show what a host file would change; exit 1 if it would change something
     Diff(host_file::DiffArgs),
     /// Make the host what a file says; exit 1 if that is refused or fails
@@ -139,22 +122,14 @@ enum CliCommand {
     /// Print the host as a file that `apply` takes: its daemons, tenants and layouts
     Export(host_file::ExportArgs),
     /// Show replays of layouts
-    #[command(alias = "replays")]
-    Replay {
-        #[command(subcommand)]
-        command: replay::ReplayCommand,
-    },
+    #[command(subcommand, alias = "replays")]
+    Replay(replay::ReplayCommand),
     /// Work with operations: actions that take time
-    #[command(alias = "operations")]
-    Operation {
-        #[command(subcommand)]
-        command: operation::OperationCommand,
-    },
+    #[command(subcommand, alias = "operations")]
+    Operation(operation::OperationCommand),
     /// Work with clients: processes that are connected to servers
-    Client {
-        #[command(subcommand)]
-        command: clients::ClientCommand,
-    },
+    #[command(subcommand)]
+    Client(clients::ClientCommand),
     /// List clients: short for `client list`
     #[command(
         visible_alias = "ps",
@@ -181,7 +156,7 @@ enum CliCommand {
   mps-manager verify web -o json")]
     Verify {
         /// The tenant
-        #[arg(add = ArgValueCandidates::new(completion::tenants))]
+        #[arg(add = TENANT.complete())]
         tenant: TenantName,
         #[command(flatten)]
         call: CallArgs,
@@ -189,59 +164,35 @@ enum CliCommand {
     /// List events, and follow new ones
     Events(events::EventsArgs),
     /// Work with leases: permissions for one process to run as a tenant's client
-    #[command(alias = "leases")]
-    Lease {
-        #[command(subcommand)]
-        command: lease::LeaseCommand,
-    },
+    #[command(subcommand, alias = "leases")]
+    Lease(lease::LeaseCommand),
     /// Show control daemons that another program started
-    Foreign {
-        #[command(subcommand)]
-        command: foreign::ForeignCommand,
-    },
+    #[command(subcommand)]
+    Foreign(foreign::ForeignCommand),
     /// Release GPUs and the driver for maintenance, and take them again
-    Maintenance {
-        #[command(subcommand)]
-        command: maintenance::MaintenanceCommand,
-    },
+    #[command(subcommand)]
+    Maintenance(maintenance::MaintenanceCommand),
     /// Work with tokens
-    #[command(alias = "tokens")]
-    Token {
-        #[command(subcommand)]
-        command: token::TokenCommand,
-    },
+    #[command(subcommand, alias = "tokens")]
+    Token(token::TokenCommand),
     /// Work with sessions of browsers
-    #[command(alias = "sessions")]
-    Session {
-        #[command(subcommand)]
-        command: session::SessionCommand,
-    },
+    #[command(subcommand, alias = "sessions")]
+    Session(session::SessionCommand),
     /// Print a link that logs a browser in once, within 15 minutes
     #[command(after_help = "Examples:
   mps-manager login-url")]
-    LoginUrl {
-        #[command(flatten)]
-        call: CallArgs,
-    },
+    LoginUrl(CallArgs),
     /// Show who you are, and what you may do
     #[command(after_help = "Examples:
   mps-manager whoami
   mps-manager whoami --context lab")]
-    Whoami {
-        #[command(flatten)]
-        call: CallArgs,
-    },
+    Whoami(CallArgs),
     /// Work with the audit log
-    Audit {
-        #[command(subcommand)]
-        command: audit::AuditCommand,
-    },
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Save how to reach servers, and choose one
-    #[command(alias = "contexts")]
-    Context {
-        #[command(subcommand)]
-        command: context::ContextCommand,
-    },
+    #[command(subcommand, alias = "contexts")]
+    Context(context::ContextCommand),
     /// Check whether this host is ready for a manager; exit 1 on warnings or failures
     #[command(after_help = "Examples:
   mps-manager doctor
@@ -262,18 +213,13 @@ enum CliCommand {
   mps-manager restore /var/backups/mps-manager.db")]
     Restore(backup::Restore),
     /// Work with configuration files
-    Config {
-        #[command(subcommand)]
-        command: ConfigCommand,
-    },
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Print the version
     #[command(after_help = "Examples:
   mps-manager version
   mps-manager version -o json")]
-    Version {
-        #[command(flatten)]
-        output: OutputArgs,
-    },
+    Version(OutputArgs),
     /// Print the OpenAPI document
     #[command(after_help = "Examples:
   mps-manager openapi > openapi.json
@@ -289,7 +235,8 @@ enum CliCommand {
   mps-manager completions fish > ~/.config/fish/completions/mps-manager.fish")]
     Completions {
         /// The shell
-        shell: CompletedShell,
+        #[arg(value_parser = completion::SHELLS)]
+        shell: String,
     },
     /// Write the manual pages to a directory
     #[command(hide = true)]
@@ -302,10 +249,8 @@ enum CliCommand {
   mps-manager run --tenant web -- mps-manager cuda-probe")]
     CudaProbe(host_gpu::probe::ProbeArgs),
     /// Parts of the simulated host
-    Sim {
-        #[command(subcommand)]
-        command: SimCommand,
-    },
+    #[command(subcommand)]
+    Sim(SimCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -339,8 +284,8 @@ pub fn main() -> ExitCode {
     let words = option_order::behind_the_command(Cli::command, std::env::args_os().collect());
     let cli = parsed(&words).unwrap_or_else(|error| error.exit());
     choose_colour(cli.color);
-    dispatch(cli.command).unwrap_or_else(|message| {
-        complain(&message);
+    dispatch(cli.command).unwrap_or_else(|error| {
+        complain(&error.to_string());
         ExitCode::from(ERROR)
     })
 }
@@ -372,26 +317,26 @@ fn help_colour(words: impl IntoIterator<Item = OsString>) -> clap::ColorChoice {
     }
 }
 
-fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
+fn dispatch(command: CliCommand) -> CommandResult {
     match command {
         CliCommand::CudaProbe(args) => Ok(cuda_probe(&args)),
-        CliCommand::Sim { command: SimCommand::Client(args) } => Ok(sim::client::run(&args)),
-        CliCommand::Sim { command: SimCommand::Down(args) } => sim_down::run(args),
+        CliCommand::Sim(SimCommand::Client(args)) => Ok(sim::client::run(&args)),
+        CliCommand::Sim(SimCommand::Down(args)) => sim_down::run(args),
         CliCommand::Openapi { form } => {
             let document = if form == "3.0" { &http::DOCUMENT_3_0 } else { &http::DOCUMENT };
             line!("{}", document.trim_end());
             Ok(ExitCode::SUCCESS)
         }
-        CliCommand::Version { output } => {
+        CliCommand::Version(output) => {
             let version = env!("CARGO_PKG_VERSION");
             let value = serde_json::json!({ "version": version });
             output.format.announce(&format!("mps-manager {version}"), version, &value);
             Ok(ExitCode::SUCCESS)
         }
-        CliCommand::Completions { shell } => completion::print_script(shell),
+        CliCommand::Completions { shell } => completion::print_script(&shell),
         CliCommand::Man { directory } => manual::write(&Cli::command(), &directory),
-        CliCommand::Config { command: ConfigCommand::Check { config } } => check_config(config),
-        CliCommand::Context { command } => context::run(command),
+        CliCommand::Config(ConfigCommand::Check { config }) => check_config(config),
+        CliCommand::Context(command) => context::run(command),
         CliCommand::Doctor(args) => doctor::run(args),
         CliCommand::Record(args) => record::run(&args),
         CliCommand::Bootstrap(args) => bootstrap::run(&args),
@@ -400,30 +345,30 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, String> {
         CliCommand::Restore(args) => backup::restore(args),
         CliCommand::Serve(args) => serve::run(args),
         CliCommand::Run(args) => run::run(&args),
-        CliCommand::Status(args) => status::run(args),
-        CliCommand::Top(args) => top::run(args),
-        CliCommand::Daemon { command } => daemon::run(command),
-        CliCommand::Tenant { command } => tenant::run(command),
-        CliCommand::Gpu { command } => gpu::run(command),
-        CliCommand::Host { command } => host::run(command),
-        CliCommand::Incident { command } => incident::run(command),
-        CliCommand::Layout { command } => layout::run(command),
+        CliCommand::Status(args) => ask(status::run(args)),
+        CliCommand::Top(args) => ask(top::run(args)),
+        CliCommand::Daemon(command) => ask(daemon::run(command)),
+        CliCommand::Tenant(command) => ask(tenant::run(command)),
+        CliCommand::Gpu(command) => ask(gpu::run(command)),
+        CliCommand::Host(command) => ask(host::run(command)),
+        CliCommand::Incident(command) => ask(incident::run(command)),
+        CliCommand::Layout(command) => ask(layout::run(command)),
         CliCommand::Diff(args) => host_file::diff(args),
         CliCommand::Apply(args) => host_file::apply(args),
         CliCommand::Export(args) => host_file::export(args),
-        CliCommand::Replay { command } => replay::run(command),
-        CliCommand::Operation { command } => operation::run(command),
-        CliCommand::Client { command } => clients::run(command),
+        CliCommand::Replay(command) => ask(replay::run(command)),
+        CliCommand::Operation(command) => ask(operation::run(command)),
+        CliCommand::Client(command) => ask(clients::run(command)),
         CliCommand::Clients(args) => ask(async move { clients::list(&args).await }),
         CliCommand::Terminate(args) => ask(async move { clients::terminate(&args).await }),
-        CliCommand::Lease { command } => lease::run(command),
-        CliCommand::Foreign { command } => foreign::run(command),
-        CliCommand::Maintenance { command } => maintenance::run(command),
-        CliCommand::Token { command } => token::run(command),
-        CliCommand::Session { command } => session::run(command),
-        CliCommand::Audit { command } => audit::run(command),
-        CliCommand::LoginUrl { call } => ask(async move { identity::login_url(&call).await }),
-        CliCommand::Whoami { call } => ask(async move { identity::whoami(&call).await }),
+        CliCommand::Lease(command) => ask(lease::run(command)),
+        CliCommand::Foreign(command) => ask(foreign::run(command)),
+        CliCommand::Maintenance(command) => ask(maintenance::run(command)),
+        CliCommand::Token(command) => ask(token::run(command)),
+        CliCommand::Session(command) => ask(session::run(command)),
+        CliCommand::Audit(command) => audit::run(command),
+        CliCommand::LoginUrl(call) => ask(identity::login_url(call)),
+        CliCommand::Whoami(call) => ask(identity::whoami(call)),
         CliCommand::Events(args) => ask(events::run(args)),
         CliCommand::Env(args) => ask(async move { environment::print(&args).await }),
         CliCommand::Verify { tenant, call } => {
@@ -442,11 +387,10 @@ fn cuda_probe(args: &host_gpu::probe::ProbeArgs) -> ExitCode {
     }
 }
 
-fn check_config(path: Option<PathBuf>) -> Result<ExitCode, String> {
+fn check_config(path: Option<PathBuf>) -> CommandResult {
     let config =
         path.map_or_else(|| Ok(Config::default()), |path| Config::read(&path)).and_then(Config::check);
-    let config = config.map_err(|error| error.to_string())?;
-    line!("{}", toml::to_string(&config).map_err(|error| error.to_string())?.trim_end());
+    line!("{}", toml::to_string(&config?)?.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 

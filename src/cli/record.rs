@@ -11,6 +11,7 @@ use clap_complete::engine::ArgValueCandidates;
 use super::completion;
 use super::confirm::ConfirmArgs;
 use super::output::{DIFFERS, line, remark};
+use super::server::CommandResult;
 use crate::app::recording::{Recorder, Recording};
 use crate::config::Config;
 use crate::domain::count::counted;
@@ -40,9 +41,9 @@ pub(super) struct RecordArgs {
     confirm: ConfirmArgs,
 }
 
-pub(super) fn run(args: &RecordArgs) -> Result<ExitCode, String> {
-    let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
-    let place = OwnDirectory::new().map_err(|error| error.to_string())?;
+pub(super) fn run(args: &RecordArgs) -> CommandResult {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let place = OwnDirectory::new()?;
     let config = Config { sim: args.sim.clone(), mps_dir: args.mps_dir.clone(), ..Config::default() };
     let recorder = || Recorder::new(config, args.gpu, place.path());
     if args.check {
@@ -56,8 +57,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode, String> {
         }
         let mut differs = !wrong.is_empty();
         if args.sim.is_some() {
-            let found = runtime.block_on(async { recorder().await?.differences(&recording).await });
-            let found = found.map_err(|error| error.to_string())?;
+            let found = runtime.block_on(async { recorder().await?.differences(&recording).await })?;
             for (recorded, reply) in &found {
                 line!(
                     "{}\n  recorded:  {}\n  simulated: {}",
@@ -73,9 +73,9 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode, String> {
         }
         return Ok(if differs { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS });
     }
-    let recorder = runtime.block_on(recorder()).map_err(|error| error.to_string())?;
+    let recorder = runtime.block_on(recorder())?;
     remark(&recorder.words());
-    args.confirm.ask("Record it?").map_err(|error| error.to_string())?;
+    args.confirm.ask("Record it?")?;
     // Before anything is started: nothing is asked in vain.
     let mut file =
         File::create_new(&args.file).map_err(|error| format!("{}: {error}", args.file.display()))?;
@@ -83,8 +83,8 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode, String> {
     if finished.is_err() {
         let _ = fs::remove_file(&args.file);
     }
-    let recording = finished.map_err(|error| error.to_string())?;
-    let text = serde_json::to_string_pretty(&recording).map_err(|error| error.to_string())?;
+    let recording = finished?;
+    let text = serde_json::to_string_pretty(&recording)?;
     writeln!(file, "{text}").map_err(|error| format!("{}: {error}", args.file.display()))?;
     line!(
         "{}: {} of {}",

@@ -9,11 +9,10 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use clap_complete::engine::ArgValueCandidates;
 
-use super::completion;
+use super::nouns::TENANT;
 use super::output::complain;
-use super::server::ServerArgs;
+use super::server::{CommandResult, ServerArgs, block_on};
 use super::values::user;
 use super::vet::{Answerer, check_environment, check_user};
 use crate::client::{Client, ClientError};
@@ -31,7 +30,7 @@ use crate::service::tenants::leases::{LeaseRequest, LeaseView};
 Exits with the code of the command, with 126 or 127 if that cannot be run, or with 2 if it got no lease.")]
 pub(super) struct RunArgs {
     /// The tenant
-    #[arg(long, add = ArgValueCandidates::new(completion::tenants))]
+    #[arg(long, add = TENANT.complete())]
     tenant: TenantName,
     /// The user that the command must run as; refused if it is not the tenant's
     #[arg(short, long, value_parser = user)]
@@ -90,36 +89,33 @@ fn given_up(wait: Duration, error: &ClientError) -> String {
     }
 }
 
-pub(super) fn run(args: &RunArgs) -> Result<ExitCode, String> {
+pub(super) fn run(args: &RunArgs) -> CommandResult {
     if let Some(url) = &args.server.url {
         return Err(format!(
             "run takes its lease through the unix socket of the manager on this host, but --url or MPS_MANAGER_URL names {url}: \
              leave it out, and give --runtime-dir if the socket is not in the usual place"
-        ));
+        )
+        .into());
     }
-    let mut client = args.server.client().map_err(|error| error.to_string())?;
+    let mut client = args.server.client()?;
     // Root has every right anyway, and a token may have fewer.
     if !rustix::process::geteuid().is_root() {
         client = client.with_token(std::env::var("MPS_MANAGER_TOKEN").ok());
     }
     let path = format!("/api/v1/tenants/{}/leases", args.tenant);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| error.to_string())?;
-    let lease = runtime.block_on(lease(&client, &path, args.wait)).map_err(|error| error.to_string())?;
+    let lease = block_on(lease(&client, &path, args.wait))??;
     let answerer = client.peer().map_or(Answerer::Url, Answerer::Socket);
     let own = rustix::process::geteuid().as_raw();
     check_user(answerer, lease.uid, own, args.uid)?;
     check_environment(&lease.environment.variables, &lease.environment.unset)?;
     // The command must inherit nothing of this process: no thread, no socket.
     drop(client);
-    drop(runtime);
     if let Some(uid) = args.uid.filter(|uid| *uid != lease.uid) {
         return Err(format!(
             "tenant {} has uid {}, but -u asks for uid {uid}: leave -u out, or change the tenant",
             args.tenant, lease.uid
-        ));
+        )
+        .into());
     }
     let user = become_user(lease.uid)?;
     let (program, arguments) = args.command.split_first().ok_or("no command was given")?;

@@ -9,6 +9,7 @@ use clap::Parser;
 use clap_complete::engine::ArgValueCandidates;
 
 use super::completion;
+use super::server::CommandResult;
 use crate::app::ServeOptions;
 use crate::config::{Config, ConfigError, LogFormat};
 use crate::{app, telemetry};
@@ -84,11 +85,11 @@ impl Serve {
     }
 }
 
-pub(super) fn run(args: Serve) -> Result<ExitCode, String> {
+pub(super) fn run(args: Serve) -> CommandResult {
     let host_file = args.apply.as_deref().map(super::host_file::checked).transpose()?.map(|(file, _)| file);
     let options = args.options;
     let is_quiet = !args.verbose && std::io::stderr().is_terminal();
-    let config = args.config().map_err(|error| error.to_string())?;
+    let config = args.config()?;
     // A person at the terminal reads the address and what goes wrong; a filter that was chosen stays.
     let is_chosen = config.log_filter != Config::default().log_filter;
     let filter = if is_quiet && !is_chosen { "warn" } else { &config.log_filter };
@@ -96,11 +97,7 @@ pub(super) fn run(args: Serve) -> Result<ExitCode, String> {
     // The work is waiting for processes and sockets: two threads suffice on any host. Where they have one CPU, a second
     // thread would only take turns with the first, a slice of some milliseconds each.
     let threads = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().min(2));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads)
-        .enable_all()
-        .build()
-        .map_err(|error| error.to_string())?;
-    runtime.block_on(app::serve(config, options, host_file)).map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    runtime.block_on(app::serve(config, options, host_file))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! Connection of a command to the server, and the exit code for its outcome.
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -145,16 +146,20 @@ impl ServerArgs {
     }
 }
 
+/// Exit code of a command, or the error that it ends with.
+pub(super) type CommandResult = Result<ExitCode, Box<dyn Error>>;
+
+/// Runs work to completion, on this thread alone.
+pub(super) fn block_on<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work))
+}
+
 /// Runs a request to the server to completion.
-pub(super) fn ask(question: impl Future<Output = Result<ExitCode, ClientError>>) -> Result<ExitCode, String> {
+pub(super) fn ask(question: impl Future<Output = Result<ExitCode, ClientError>>) -> CommandResult {
     // Boxed, so that all commands share one copy of the runtime's loop.
     let question: Pin<Box<dyn Future<Output = _>>> = Box::pin(question);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| error.to_string())?;
-    runtime.block_on(question).or_else(|error| match exit_code(&error) {
-        ERROR => Err(error.to_string()),
+    block_on(question)?.or_else(|error| match exit_code(&error) {
+        ERROR => Err(error.into()),
         code => {
             complain(&error.to_string());
             Ok(ExitCode::from(code))

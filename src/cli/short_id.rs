@@ -2,11 +2,7 @@
 
 use std::str::FromStr;
 
-use serde::de::DeserializeOwned;
 use uuid::Uuid;
-
-use super::fetch::all;
-use crate::client::{Client, ClientError};
 
 /// The fewest characters: fewer would nearly always mean several.
 const FEWEST: usize = 6;
@@ -33,35 +29,27 @@ impl FromStr for ShortId {
     }
 }
 
-/// The whole ID; an error if none in this list begins so, or several do.
-pub(super) async fn resolved<T: DeserializeOwned>(
-    client: &Client,
-    path: &str,
-    noun: &str,
-    id: &ShortId,
-    id_of: impl Fn(&T) -> Uuid,
-) -> Result<Uuid, ClientError> {
-    if let Ok(whole) = Uuid::parse_str(&id.0) {
-        return Ok(whole);
+impl ShortId {
+    /// Returns the ID if all its characters were given.
+    pub(super) fn whole(&self) -> Option<Uuid> {
+        Uuid::parse_str(&self.0).ok()
     }
-    let items: Vec<T> = all(client, path).await?;
-    let ids: Vec<Uuid> = items.iter().map(id_of).collect();
-    only_one(&ids, noun, id).map_err(ClientError::Address)
-}
 
-fn only_one(ids: &[Uuid], noun: &str, id: &ShortId) -> Result<Uuid, String> {
-    let begins: Vec<&Uuid> = ids.iter().filter(|one| one.to_string().starts_with(&id.0)).collect();
-    match begins[..] {
-        [one] => Ok(*one),
-        [] => Err(format!("there is no {noun} {}: `mps-manager {noun} list` shows them", id.0)),
-        _ => {
-            let candidates: Vec<String> = begins.iter().map(ToString::to_string).collect();
-            Err(format!(
-                "{} {noun}s begin with {}, give more of the ID:\n  {}",
-                begins.len(),
-                id.0,
-                candidates.join("\n  ")
-            ))
+    /// Returns the only ID that begins so; an error if none does, or several do.
+    pub(super) fn only_one(&self, ids: &[Uuid], noun: &str) -> Result<Uuid, String> {
+        let begins: Vec<&Uuid> = ids.iter().filter(|one| one.to_string().starts_with(&self.0)).collect();
+        match begins[..] {
+            [one] => Ok(*one),
+            [] => Err(format!("there is no {noun} {}: `mps-manager {noun} list` shows them", self.0)),
+            _ => {
+                let candidates: Vec<String> = begins.iter().map(ToString::to_string).collect();
+                Err(format!(
+                    "{} {noun}s begin with {}, give more of the ID:\n  {}",
+                    begins.len(),
+                    self.0,
+                    candidates.join("\n  ")
+                ))
+            }
         }
     }
 }
@@ -74,7 +62,7 @@ mod tests {
     fn unambiguous_prefix_names_one() {
         let ids = ["019a5b21-0000-7000-8000-000000000001", "019a5b22-0000-7000-8000-000000000002"];
         let ids = ids.map(|id| Uuid::parse_str(id).expect("an ID"));
-        let of = |text: &str| only_one(&ids, "operation", &text.parse().expect("a prefix"));
+        let of = |text: &str| text.parse::<ShortId>().expect("a prefix").only_one(&ids, "operation");
         assert_eq!(of("019A5B22"), Ok(ids[1]));
         assert!(of("019a5b").expect_err("two").starts_with("2 operations begin with 019a5b"));
         assert!(of("119a5b").expect_err("none").contains("`mps-manager operation list` shows them"));

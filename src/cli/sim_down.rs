@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::output::line;
 use super::running;
-use super::server::runtime_dir;
+use super::server::{CommandResult, block_on, runtime_dir};
 use crate::app::trial::{self, DirectoryRemoval, TrialError};
 use crate::domain::count::counted;
 
@@ -22,9 +22,8 @@ pub(super) struct SimDown {
     state_dir: Option<PathBuf>,
 }
 
-pub(super) fn run(args: SimDown) -> Result<ExitCode, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| error.to_string())?.block_on(down(args)).map_err(|error| error.to_string())?;
+pub(super) fn run(args: SimDown) -> CommandResult {
+    block_on(down(args))??;
     Ok(ExitCode::SUCCESS)
 }
 

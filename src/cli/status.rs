@@ -10,14 +10,14 @@ use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::fetch::{all, whole};
+use super::incident;
+use super::nouns::{DAEMON, FOREIGN, GPU, INCIDENT, TENANT};
 use super::output::{AlternateScreen, DIFFERS, ListLayout, OutputFormat, condition_sentence, line, remark};
-use super::server::{CallArgs, ask};
+use super::server::CallArgs;
 use super::wait::INTERRUPTED;
-use super::{daemon, foreign, incident, tenant};
 use crate::client::{Client, ClientError};
 use crate::domain::attention::{AttentionItem, attention_items};
-use crate::domain::condition::{ConditionReason, ready};
+use crate::domain::condition::{ReasonOutlook, ready};
 use crate::domain::count::counted;
 use crate::domain::duration::parse_duration;
 use crate::domain::incident::IncidentState;
@@ -27,6 +27,7 @@ use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::host::{GpuView, HostView};
 use crate::service::incidents::IncidentView;
 use crate::service::tenants::TenantView;
+use crate::words::tenant::{MARK, has_mark};
 
 /// The shortest time between two snapshots.
 const SHORTEST: Duration = Duration::from_millis(200);
@@ -66,13 +67,10 @@ impl HostSnapshot {
     /// Reads it.
     pub(super) async fn read(client: &Client) -> Result<Self, ClientError> {
         let host: HostView = client.get("/api/v1/host").await?;
-        let gpus = whole(client, "/api/v1/gpus").await?;
-        let mut daemons: Vec<DaemonView> = all(client, "/api/v1/daemons").await?;
-        daemons.sort_by_cached_key(|daemon| daemon.name.natural_key());
-        let mut tenants: Vec<TenantView> = all(client, "/api/v1/tenants").await?;
-        tenants.sort_by_cached_key(|tenant| tenant.name.natural_key());
-        let foreign_daemons = whole(client, "/api/v1/foreign-daemons").await?;
-        let incidents = all(client, "/api/v1/incidents?current=true").await?;
+        let (gpus, daemons) = (GPU.read(client, &[], 0).await?, DAEMON.read(client, &[], 0).await?);
+        let tenants = TENANT.read(client, &[], 0).await?;
+        let foreign_daemons = FOREIGN.read(client, &[], 0).await?;
+        let incidents = INCIDENT.read(client, &[("current", Some("true".to_owned()))], 0).await?;
         let (code, readiness): (StatusCode, Readiness) = client.get_any("/readyz").await?;
         let is_ready = code.is_success();
         Ok(Self { host, readiness, is_ready, gpus, daemons, tenants, foreign_daemons, incidents })
@@ -80,18 +78,16 @@ impl HostSnapshot {
 }
 
 /// Prints the host; exit 1 if something is not ready, or an incident is open.
-pub(super) fn run(args: StatusArgs) -> Result<ExitCode, String> {
-    ask(async move {
-        let client = args.call.client()?;
-        let is_terminal = std::io::stdout().is_terminal();
-        if let Some(interval) = args.watch.filter(|_| is_terminal) {
-            return watch(&client, interval.max(SHORTEST), args.call.format()).await;
-        }
-        if args.watch.is_some() {
-            remark("The output is not a terminal, so this is shown once.");
-        }
-        print_once(&client, args.call.format()).await
-    })
+pub(super) async fn run(args: StatusArgs) -> Result<ExitCode, ClientError> {
+    let client = args.call.client()?;
+    let is_terminal = std::io::stdout().is_terminal();
+    if let Some(interval) = args.watch.filter(|_| is_terminal) {
+        return watch(&client, interval.max(SHORTEST), args.call.format()).await;
+    }
+    if args.watch.is_some() {
+        remark("The output is not a terminal, so this is shown once.");
+    }
+    print_once(&client, args.call.format()).await
 }
 
 /// Shows the host again and again until a signal ends it.
@@ -138,14 +134,7 @@ pub(super) async fn print_once(client: &Client, format: OutputFormat) -> Result<
 /// the daemon, and an operator wanted the others.
 fn is_as_desired(tenant: &TenantView) -> bool {
     ready(&tenant.status.conditions).is_none_or(|ready| {
-        ready.status
-            || matches!(
-                ready.reason,
-                ConditionReason::DaemonNotReady
-                    | ConditionReason::Cordoned
-                    | ConditionReason::Maintenance
-                    | ConditionReason::Expired
-            )
+        ready.status || matches!(ready.reason.outlook(), ReasonOutlook::OfDaemon | ReasonOutlook::Wanted)
     })
 }
 
@@ -162,18 +151,18 @@ fn print(snapshot: &HostSnapshot, format: OutputFormat, may_be_cut: bool) {
         print_problems(snapshot, format);
     }
     line!("");
-    print_section(&snapshot.daemons, &daemon::LAYOUT, format);
+    print_section(&snapshot.daemons, DAEMON.layout(), format);
     line!("");
-    print_section(&snapshot.tenants, &tenant::LAYOUT, format);
-    if tenant::has_mark(&snapshot.tenants) {
-        line!("{}", tenant::MARK);
+    print_section(&snapshot.tenants, TENANT.layout(), format);
+    if has_mark(&snapshot.tenants) {
+        line!("{}", MARK);
     }
     if !may_be_cut {
         print_problems(snapshot, format);
     }
     if !snapshot.foreign_daemons.is_empty() {
         line!("\nForeign control daemons (`mps-manager daemon adopt` takes one over):");
-        foreign::LAYOUT.print_rows(&snapshot.foreign_daemons, format);
+        FOREIGN.layout().print_rows(&snapshot.foreign_daemons, format);
         if snapshot.foreign_daemons.iter().any(|daemon| daemon.lost) {
             line!(
                 "This manager's database has lost daemons of its own: `mps-manager daemon adopt --all-ours` takes them back"
@@ -186,7 +175,7 @@ fn print(snapshot: &HostSnapshot, format: OutputFormat, may_be_cut: bool) {
 fn print_problems(snapshot: &HostSnapshot, format: OutputFormat) {
     if !snapshot.incidents.is_empty() {
         line!("\nIncidents (`mps-manager incident get ID` shows one):");
-        incident::LAYOUT.print_rows(&snapshot.incidents, format);
+        INCIDENT.layout().print_rows(&snapshot.incidents, format);
     }
     let attention = attention(snapshot);
     if !attention.is_empty() {

@@ -6,19 +6,16 @@ use clap::Subcommand;
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use serde_json::json;
 
-use super::completion;
-use super::fetch::all;
-use super::output::{ListColumn, ListLayout, OutputFormat, TableCell, age, line, remark};
-use super::server::{CallArgs, ask};
+use super::fetch::only_one;
+use super::nouns::{TENANT, TOKEN};
+use super::output::{OutputFormat, line, remark};
+use super::server::CallArgs;
 use crate::client::{Client, ClientError};
 use crate::domain::access::Grant;
 use crate::domain::duration::parse_seconds;
-use crate::domain::rfc3339;
 use crate::domain::token::{Secret, TokenId};
 use crate::domain::{TokenName, token::TokenState};
-use crate::service::access::tokens::{NewToken, TokenRequest, TokenView};
-
-const TOKENS: &str = "/api/v1/tokens";
+use crate::service::access::tokens::{NewToken, TokenRequest};
 
 /// Commands on tokens.
 #[derive(Debug, Subcommand)]
@@ -42,17 +39,14 @@ pub(super) enum TokenCommand {
     /// List tokens
     #[command(after_help = "Examples:
   mps-manager token list")]
-    List {
-        #[command(flatten)]
-        call: CallArgs,
-    },
+    List(CallArgs),
     /// Revoke a token
     #[command(after_help = "Examples:
   mps-manager token revoke ci
   mps-manager token revoke 0123456789abcdef")]
     Revoke {
         /// The token, by ID, or by name where one active token has it
-        #[arg(add = ArgValueCandidates::new(completion::tokens))]
+        #[arg(add = TOKEN.complete())]
         token: String,
         #[command(flatten)]
         call: CallArgs,
@@ -61,54 +55,22 @@ pub(super) enum TokenCommand {
 
 /// Returns the possible grants of a token, for completions.
 fn grants() -> Vec<CompletionCandidate> {
-    let of_tenants = completion::tenants().into_iter().map(|tenant| tenant.add_prefix("tenant:"));
+    let of_tenants = TENANT.candidates().into_iter().map(|tenant| tenant.add_prefix("tenant:"));
     ["viewer", "operator", "admin"].into_iter().map(CompletionCandidate::new).chain(of_tenants).collect()
 }
 
-const LAYOUT: ListLayout<TokenView> = ListLayout {
-    noun: "tokens",
-    name: |token| token.id.to_string(),
-    columns: &[
-        ListColumn::new("TOKEN", |token| token.id.to_string().into()),
-        ListColumn::new("NAME", |token| token.name.as_str().into()),
-        ListColumn::ranked(1, ListColumn::new("GRANT", |token| token.grant.to_string().into())),
-        ListColumn::new("STATE", |token| {
-            TableCell::state(match token.state {
-                TokenState::Active => "active",
-                TokenState::Expired => "expired",
-                TokenState::Revoked => "revoked",
-            })
-        }),
-        ListColumn::ranked(
-            2,
-            ListColumn::new("EXPIRES", |token| TableCell::optional(token.expires_at.map(rfc3339::format))),
-        ),
-        ListColumn::ranked(
-            3,
-            ListColumn::new("LAST USED", |token| {
-                TableCell::optional(token.last_used_at.map(|at| format!("{} ago", age(at))))
-            }),
-        ),
-        ListColumn::ranked(5, ListColumn::new("AGE", |token| age(token.created_at).into())),
-        ListColumn::ranked(4, ListColumn::cut("CREATED BY", |token| token.created_by.as_str().into())),
-    ],
-};
-
-pub(super) fn run(command: TokenCommand) -> Result<ExitCode, String> {
-    ask(async move {
-        match command {
-            TokenCommand::Create { name, grant, expires_in, call } => {
-                create(&call, &TokenRequest { name, grant, expires_in_s: expires_in }).await?;
-            }
-            TokenCommand::List { call } => LAYOUT.print(&all(&call.client()?, TOKENS).await?, call.format()),
-            TokenCommand::Revoke { token, call } => revoke(&call, &token).await?,
+pub(super) async fn run(command: TokenCommand) -> Result<ExitCode, ClientError> {
+    match command {
+        TokenCommand::Create { name, grant, expires_in, call } => {
+            create(&call, &TokenRequest { name, grant, expires_in_s: expires_in }).await
         }
-        Ok(ExitCode::SUCCESS)
-    })
+        TokenCommand::List(call) => TOKEN.list(&call, &[], 0).await,
+        TokenCommand::Revoke { token, call } => revoke(&call, &token).await,
+    }
 }
 
-async fn create(call: &CallArgs, request: &TokenRequest) -> Result<(), ClientError> {
-    let made: NewToken = call.client()?.post(TOKENS, request).await?;
+async fn create(call: &CallArgs, request: &TokenRequest) -> Result<ExitCode, ClientError> {
+    let made: NewToken = call.client()?.post(TOKEN.path(), request).await?;
     match call.format() {
         OutputFormat::Name => line!("{}", made.token.id),
         OutputFormat::Json | OutputFormat::Yaml => drop(call.format().print_value(&made)),
@@ -121,37 +83,29 @@ async fn create(call: &CallArgs, request: &TokenRequest) -> Result<(), ClientErr
             line!("{}", made.secret.as_ref().map(Secret::reveal).unwrap_or_default());
         }
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
-async fn revoke(call: &CallArgs, token: &str) -> Result<(), ClientError> {
+async fn revoke(call: &CallArgs, token: &str) -> Result<ExitCode, ClientError> {
     let client = call.client()?;
     let id = match (TokenId::parse(token), TokenName::parse(token)) {
         (Ok(id), _) => id,
         (Err(_), Ok(name)) => active_token(&client, &name).await?,
         (Err(error), Err(_)) => return Err(ClientError::Address(error.to_string())),
     };
-    client.delete(&format!("{TOKENS}/{id}")).await?;
+    client.delete(&TOKEN.path_of(&id)).await?;
     let answer = json!({ "id": id, "revoked": true });
     call.format().announce(&format!("token {id} was revoked"), id.as_str(), &answer);
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Finds the only active token of a name.
 async fn active_token(client: &Client, name: &TokenName) -> Result<TokenId, ClientError> {
-    let mut tokens: Vec<TokenView> = all(client, TOKENS).await?;
+    let mut tokens = TOKEN.read(client, &[], 0).await?;
     tokens.retain(|token| token.state == TokenState::Active && token.name == *name);
-    match tokens.as_slice() {
-        [one] => Ok(one.id.clone()),
-        [] => Err(ClientError::Address(format!(
-            "there is no active token {name}: `mps-manager token list` shows those that there are"
-        ))),
-        several => {
-            let ids: Vec<&str> = several.iter().map(|token| token.id.as_str()).collect();
-            Err(ClientError::Address(format!(
-                "several active tokens are named {name}: give one of {}",
-                ids.join(", ")
-            )))
-        }
-    }
+    let ids: Vec<TokenId> = tokens.into_iter().map(|token| token.id).collect();
+    let none =
+        format!("there is no active token {name}: `mps-manager token list` shows those that there are");
+    let several = format!("several active tokens are named {name}: give one of {{}}");
+    only_one(&ids, &none, &several).cloned()
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use crate::clock::Clock;
 use crate::domain::InvalidValue;
 use crate::domain::daemon::OvercommitRatio;
@@ -58,6 +60,11 @@ pub(super) fn time_to_live(text: &str) -> Result<Duration, InvalidValue> {
 /// A user by name or number.
 pub(super) fn user(text: &str) -> Result<u32, String> {
     text.parse().or_else(|_| number_of_user(text))
+}
+
+/// Returns the word of a choice, which the API uses too.
+pub(super) fn choice(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Returns the time that is this long ago, in the format of the API.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::fetch::whole;
-use super::output::{DIFFERS, ERROR, ListColumn, ListLayout, OutputFormat, TableCell, complain, line};
+use super::output::{DIFFERS, ERROR, ListField, ListLayout, OutputFormat, TableCell, complain, line};
 use super::wait::ProgressLine;
 use crate::client::{Client, ClientError};
 use crate::domain::memory::Bytes;
@@ -67,25 +67,24 @@ struct VerifiedRow {
     uuid: Option<GpuUuid>,
 }
 
-const LAYOUT: ListLayout<VerifiedRow> = ListLayout {
+type Field = ListField<VerifiedRow>;
+
+static LAYOUT: ListLayout<VerifiedRow> = ListLayout {
     noun: "settings",
     name: |row| row.setting.as_str().to_owned(),
-    columns: &[
-        ListColumn::new("SETTING", |row| row.setting.as_str().into()),
-        ListColumn::ranked(
-            2,
-            ListColumn::new("CONFIGURED", |row| TableCell::optional(row.configured.as_deref())),
-        ),
-        ListColumn::ranked(1, ListColumn::new("SEEN", |row| TableCell::optional(row.seen.as_deref()))),
-        ListColumn::new("VERDICT", |row| {
+    fields: &[
+        Field::column("SETTING", |row| row.setting.as_str().into()),
+        Field::column("CONFIGURED", |row| TableCell::optional(row.configured.as_deref())).rank(2),
+        Field::column("SEEN", |row| TableCell::optional(row.seen.as_deref())).rank(1),
+        Field::column("VERDICT", |row| {
             TableCell::state(match row.verdict {
                 ComparisonVerdict::Holds => "holds",
                 ComparisonVerdict::Differs => "differs",
                 ComparisonVerdict::NotSeen => "not seen",
             })
         }),
-        ListColumn::ranked(3, ListColumn::new("GPU", |row| TableCell::optional(row.gpu.as_deref()))),
-        ListColumn::wide("UUID", |row| TableCell::optional(row.uuid.as_ref())),
+        Field::column("GPU", |row| TableCell::optional(row.gpu.as_deref())).rank(3),
+        Field::wide("UUID", |row| TableCell::optional(row.uuid.as_ref())),
     ],
 };
 

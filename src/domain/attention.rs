@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::condition::{Condition, ConditionReason};
+use super::condition::{Condition, ReasonOutlook};
 use super::{DaemonName, TenantName};
 
 /// Text of a refusal between a tenant's name and the reason.
@@ -44,7 +44,9 @@ pub fn attention_items<'a>(
     for (tenant, daemon, conditions) in tenants {
         for condition in conditions.iter().filter(|condition| condition.needs_attention()) {
             let (kind, reason) = (condition.kind, condition.reason);
-            if is_passing(reason) || of_daemons.contains(&(daemon, reason)) {
+            // A reason that passes within moments, or that the daemon's own condition shows, is left out.
+            let is_left_out = matches!(reason.outlook(), ReasonOutlook::Passes | ReasonOutlook::OfDaemon);
+            if is_left_out || of_daemons.contains(&(daemon, reason)) {
                 continue;
             }
             let message = without_name(&condition.message, tenant);
@@ -69,11 +71,6 @@ pub fn attention_items<'a>(
     found
 }
 
-/// Returns true for a tenant's reason that comes from its daemon, whose own condition is shown, or that ends by itself within moments.
-fn is_passing(reason: ConditionReason) -> bool {
-    matches!(reason, ConditionReason::DaemonNotReady | ConditionReason::AwaitingReadBack)
-}
-
 /// Returns the message that a tenant gets no new processes, with the reason.
 pub fn refusal(tenant: &TenantName, why: &str) -> String {
     format!("tenant {tenant}{REFUSED}{why}")
@@ -88,7 +85,7 @@ fn without_name<'m>(message: &'m str, tenant: &TenantName) -> &'m str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::condition::ConditionType;
+    use crate::condition::{ConditionReason, ConditionType};
 
     fn tenant(name: &str) -> TenantName {
         TenantName::parse(name).expect("a name")

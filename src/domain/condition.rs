@@ -397,7 +397,36 @@ pub fn ready(conditions: &[Condition]) -> Option<&Condition> {
     conditions.iter().find(|condition| condition.kind == ConditionType::Ready)
 }
 
+/// End of a reason for which a tenant or a daemon is not ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReasonOutlook {
+    /// It passes by itself within moments.
+    Passes,
+    /// It comes from the daemon, whose own condition has the reason.
+    OfDaemon,
+    /// An operator wants it.
+    Wanted,
+    /// Waiting does not remove it: somebody has to act.
+    NeedsAction,
+    /// It may pass or need somebody.
+    Open,
+}
+
 impl ConditionReason {
+    /// Returns whether the reason passes by itself, is wanted, or needs somebody.
+    pub const fn outlook(self) -> ReasonOutlook {
+        match self {
+            Self::AwaitingReadBack => ReasonOutlook::Passes,
+            Self::DaemonNotReady => ReasonOutlook::OfDaemon,
+            Self::Cordoned | Self::Maintenance | Self::Expired => ReasonOutlook::Wanted,
+            Self::DirectoryUnreachable
+            | Self::PartitionInUse
+            | Self::PartitionNotProven
+            | Self::ServerExits => ReasonOutlook::NeedsAction,
+            _ => ReasonOutlook::Open,
+        }
+    }
+
     /// Returns the reason for the tenants of a daemon that is not ready, with its meaning where they can act on it.
     pub fn text_for_tenants(self) -> String {
         self.meaning_for_tenants().map_or_else(|| self.to_string(), |meaning| format!("{self}; {meaning}"))

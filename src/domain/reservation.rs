@@ -16,6 +16,8 @@ pub enum AdmissionMode {
     Reserved,
 }
 
+api_words!(AdmissionMode: Open "open", Reserved "reserved");
+
 /// An over-commit ratio: a number from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]

@@ -174,6 +174,8 @@ pub enum TokenState {
     Revoked,
 }
 
+api_words!(TokenState: Active "active", Expired "expired", Revoked "revoked");
+
 impl Token {
     /// Returns its state at a time.
     pub fn state(&self, now: i64) -> TokenState {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::domain::access::Right;
-use crate::domain::condition::{Condition, ConditionReason, ready};
+use crate::domain::condition::{Condition, ReasonOutlook, ready};
 use crate::domain::daemon::{DesiredState, Phase};
 use crate::domain::operation::Operation;
 use crate::domain::verification::Verification;
@@ -27,23 +27,13 @@ struct Standstill(Option<Instant>);
 impl Standstill {
     /// Updates the standstill with the present condition `Ready`, and returns true if it has lasted long enough.
     fn lasts(&mut self, ready: Option<&Condition>) -> bool {
-        let stays = ready.is_some_and(|ready| !ready.status && stays(ready.reason));
+        let stays = ready.is_some_and(|ready| {
+            let outlook = ready.reason.outlook();
+            !ready.status && matches!(outlook, ReasonOutlook::Wanted | ReasonOutlook::NeedsAction)
+        });
         self.0 = if stays { self.0.or_else(|| Some(Instant::now())) } else { None };
         self.0.is_some_and(|since| since.elapsed() >= SETTLING)
     }
-}
-
-/// Returns true if waiting does not remove this reason for not being ready.
-fn stays(reason: ConditionReason) -> bool {
-    matches!(
-        reason,
-        ConditionReason::Cordoned
-            | ConditionReason::Maintenance
-            | ConditionReason::DirectoryUnreachable
-            | ConditionReason::PartitionInUse
-            | ConditionReason::PartitionNotProven
-            | ConditionReason::ServerExits
-    )
 }
 
 impl Service {
@@ -158,7 +148,7 @@ fn is_down(phase: Phase) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::condition::ConditionType;
+    use crate::domain::condition::{ConditionReason, ConditionType};
 
     #[tokio::test(start_paused = true)]
     async fn only_what_stays_ends_the_wait() {

@@ -1,31 +1,25 @@
 //! Selection of clients.
 
 use clap::Args;
-use clap_complete::engine::ArgValueCandidates;
 
-use super::super::completion;
-use super::super::fetch::{all, encoded, filtered, require_daemon, require_tenant};
-use super::super::output::with_workload;
+use super::super::nouns::{CLIENT, DAEMON, Filter, GPU, TENANT, tenant_of};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::{DaemonName, TenantName};
 use crate::service::host::GpuView;
 use crate::service::tenants::clients::ClientView;
 
-/// Path of the clients in the API.
-pub(in crate::cli) const CLIENTS: &str = "/api/v1/clients";
-
 /// Clients by what they belong to.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ClientSelector {
     /// Only those of this tenant
-    #[arg(long, add = ArgValueCandidates::new(completion::tenants))]
+    #[arg(long, add = TENANT.complete())]
     tenant: Option<TenantName>,
     /// Only those of this daemon
-    #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
+    #[arg(long, add = DAEMON.complete())]
     daemon: Option<DaemonName>,
     /// Only those on this GPU, by index or UUID
-    #[arg(long, add = ArgValueCandidates::new(completion::gpus))]
+    #[arg(long, add = GPU.complete())]
     gpu: Option<String>,
 }
 
@@ -37,20 +31,24 @@ impl ClientSelector {
 
     /// Reads the selected clients from a poll that begins now; a name that does not exist is an error.
     pub(super) async fn clients(&self, client: &Client) -> Result<Vec<ClientView>, ClientError> {
-        require_tenant(client, self.tenant.as_ref()).await?;
-        require_daemon(client, self.daemon.as_ref()).await?;
-        let filters = [
-            ("tenant", self.tenant.as_ref().map(ToString::to_string)),
-            ("daemon", self.daemon.as_ref().map(ToString::to_string)),
-        ];
-        let mut clients: Vec<ClientView> =
-            all(client, &filtered(&format!("{CLIENTS}?fresh=true"), &filters)).await?;
+        let tenant = self.tenant.as_ref().map(ToString::to_string);
+        let daemon = self.daemon.as_ref().map(ToString::to_string);
+        let mut clients = polled(client, [("tenant", tenant), ("daemon", daemon)]).await?;
         if let Some(gpu) = &self.gpu {
-            let gpu: GpuView = client.get(&format!("/api/v1/gpus/{}", encoded(gpu))).await?;
+            let gpu: GpuView = client.get(&GPU.path_of(gpu)).await?;
             clients.retain(|client| client.memory.iter().any(|memory| memory.gpu == gpu.uuid));
         }
         Ok(clients)
     }
+}
+
+/// Reads the clients that pass the filters, from a poll that begins now.
+pub(super) async fn polled<const N: usize>(
+    client: &Client,
+    filters: [Filter; N],
+) -> Result<Vec<ClientView>, ClientError> {
+    let fresh = [("fresh", Some("true".to_owned()))];
+    CLIENT.read(client, &fresh.into_iter().chain(filters).collect::<Vec<_>>(), 0).await
 }
 
 /// Finds the client with this ID, or with this PID if only one client has it.
@@ -76,11 +74,6 @@ pub(super) fn resolve<'c>(clients: &'c [ClientView], named: &str) -> Result<&'c 
             ))
         }
     }
-}
-
-/// The tenant of a client, with what that was made for.
-pub(in crate::cli) fn tenant_of(client: &ClientView) -> Option<String> {
-    client.tenant.as_ref().map(|tenant| with_workload(tenant, client.workload.as_ref()))
 }
 
 #[cfg(test)]

@@ -3,16 +3,16 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use clap_complete::engine::ArgValueCandidates;
 use serde_json::json;
 
-use super::super::completion;
 use super::super::confirm::{ConfirmArgs, owners};
-use super::super::fetch::{all, filtered};
+use super::super::fetch::filtered;
+use super::super::nouns::{CLIENT, tenant_of};
 use super::super::output::remark;
 use super::super::server::CallArgs;
+use super::super::values::choice;
 use super::super::wait::{OperationWords, WaitArgs, follow_one_of_several};
-use super::select::{CLIENTS, ClientSelector, resolve, tenant_of};
+use super::select::{ClientSelector, polled, resolve};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::operation::Operation;
@@ -26,7 +26,7 @@ use crate::service::tenants::clients::ClientView;
   mps-manager client terminate --tenant web --yes")]
 pub(in crate::cli) struct TerminateArgs {
     /// Clients, by ID as `client list` prints it, or by PID
-    #[arg(value_name = "CLIENT", add = ArgValueCandidates::new(completion::clients))]
+    #[arg(value_name = "CLIENT", add = CLIENT.complete())]
     clients: Vec<String>,
     #[command(flatten)]
     filter: ClientSelector,
@@ -50,16 +50,6 @@ enum StoppedClientAction {
     Kill,
 }
 
-impl StoppedClientAction {
-    /// The API's word.
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Continue => "continue",
-            Self::Kill => "kill",
-        }
-    }
-}
-
 /// Terminates the clients one after another, as MPS takes it; the worst exit code counts.
 pub(in crate::cli) async fn terminate(args: &TerminateArgs) -> Result<ExitCode, ClientError> {
     let client = args.call.client()?;
@@ -73,7 +63,7 @@ pub(in crate::cli) async fn terminate(args: &TerminateArgs) -> Result<ExitCode, 
         return Err(ClientError::Address(text.into()));
     }
     let chosen: Vec<ClientView> = if is_by_name {
-        let known: Vec<ClientView> = all(&client, &format!("{CLIENTS}?fresh=true")).await?;
+        let known = polled(&client, []).await?;
         let named = args.clients.iter().map(|named| resolve(&known, named).cloned());
         named.collect::<Result<_, _>>().map_err(ClientError::Address)?
     } else {
@@ -118,8 +108,8 @@ async fn terminate_one(
     args: &TerminateArgs,
     one: &ClientView,
 ) -> Result<(Operation, ExitCode), ClientError> {
-    let stopped = args.stopped.map(|action| action.as_str().to_owned());
-    let path = filtered(&format!("{CLIENTS}/{}/terminate", one.id), &[("stopped", stopped)]);
+    let stopped = args.stopped.map(choice);
+    let path = filtered(&format!("{}/terminate", CLIENT.path_of(one.id)), &[("stopped", stopped)]);
     let operation: Operation = client.post(&path, &json!({})).await?;
     let tenant = tenant_of(one).map_or_else(String::new, |tenant| format!(" ({tenant})"));
     let words = OperationWords {

@@ -10,7 +10,8 @@ use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 
 pub(super) use self::file::SavedContexts;
 use self::file::{SavedContext, shown_path};
-use super::output::{ListColumn, ListLayout, OutputArgs, TableCell, line};
+use super::output::{ListField, ListLayout, OutputArgs, TableCell, line};
+use super::server::CommandResult;
 use crate::client::Client;
 use crate::domain::ContextName;
 
@@ -75,14 +76,16 @@ struct ListedContext {
     token: &'static str,
 }
 
-const LAYOUT: ListLayout<ListedContext> = ListLayout {
+type Field = ListField<ListedContext>;
+
+static LAYOUT: ListLayout<ListedContext> = ListLayout {
     noun: "saved contexts",
     name: |context| context.name.clone(),
-    columns: &[
-        ListColumn::new("CURRENT", |context| if context.current { "*" } else { "" }.into()),
-        ListColumn::new("NAME", |context| context.name.as_str().into()),
-        ListColumn::cut("SERVER", |context| context.server.as_str().into()),
-        ListColumn::new("TOKEN", |context| TableCell::state(context.token)),
+    fields: &[
+        Field::column("CURRENT", |context| if context.current { "*" } else { "" }.into()),
+        Field::column("NAME", |context| context.name.as_str().into()),
+        Field::column("SERVER", |context| context.server.as_str().into()).cut(),
+        Field::column("TOKEN", |context| TableCell::state(context.token)),
     ],
 };
 
@@ -92,7 +95,7 @@ pub(super) fn context_names() -> Vec<CompletionCandidate> {
     saved.contexts.into_keys().map(CompletionCandidate::new).collect()
 }
 
-pub(super) fn run(command: ContextCommand) -> Result<ExitCode, String> {
+pub(super) fn run(command: ContextCommand) -> CommandResult {
     let mut saved = SavedContexts::read()?;
     match command {
         ContextCommand::List { output } => {
@@ -119,8 +122,7 @@ pub(super) fn run(command: ContextCommand) -> Result<ExitCode, String> {
             let token = context.token()?;
             if let Some(url) = &context.url {
                 // What cannot be a server is refused here, and not at the next command.
-                Client::over_url(url, token, context.ca_file.as_deref())
-                    .map_err(|error| error.to_string())?;
+                Client::over_url(url, token, context.ca_file.as_deref())?;
             }
             let first = saved.contexts.is_empty().then(|| name.clone());
             saved.current = saved.current.or(first);

@@ -7,21 +7,20 @@ use serde_json::json;
 use super::super::adopt_ours;
 use super::super::confirm::ConfirmArgs;
 use super::super::fetch::filtered;
+use super::super::nouns::{DAEMON, FOREIGN};
 use super::super::output::remark;
-use super::super::server::CallArgs;
+use super::super::values::choice;
 use super::super::wait::{OperationWords, follow};
-use super::arguments::{ActionArgs, AdoptArgs, DAEMONS, EndingArgs, TimeoutAction, is_process};
+use super::arguments::{ActionArgs, AdoptArgs, DaemonCallArgs, EndingArgs, TimeoutAction, is_process};
 use crate::client::{Client, ClientError};
 use crate::domain::DaemonName;
 use crate::domain::operation::Operation;
-use crate::http::api::List;
 use crate::service::daemons::DaemonView;
-use crate::service::daemons::foreign::ForeignDaemonView;
 
 /// The path of an action with its grace period.
 fn path(args: &EndingArgs, action: &str) -> String {
     let grace = args.grace.map(|grace| grace.as_secs().to_string());
-    filtered(&format!("{DAEMONS}/{}{action}", args.action.daemon.name), &[("grace_s", grace)])
+    filtered(&format!("{}{action}", DAEMON.path_of(&args.action.daemon.name)), &[("grace_s", grace)])
 }
 
 async fn post(client: &Client, path: &str) -> Result<Operation, ClientError> {
@@ -45,7 +44,7 @@ async fn followed(
 
 /// The rest of a sentence about a daemon that is ready: whether it admits no clients.
 async fn still_cordoned(client: &Client, name: &DaemonName) -> Result<String, ClientError> {
-    let daemon: DaemonView = client.get(&format!("{DAEMONS}/{name}")).await?;
+    let daemon: DaemonView = client.get(&DAEMON.path_of(name)).await?;
     Ok(if daemon.spec.schedulable {
         String::new()
     } else {
@@ -56,7 +55,7 @@ async fn still_cordoned(client: &Client, name: &DaemonName) -> Result<String, Cl
 pub(super) async fn start(args: &ActionArgs) -> Result<ExitCode, ClientError> {
     let client = args.call.client()?;
     let done = format!("is ready{}", still_cordoned(&client, &args.daemon.name).await?);
-    let operation = post(&client, &format!("{DAEMONS}/{}/start", args.daemon.name)).await?;
+    let operation = post(&client, &format!("{}/start", DAEMON.path_of(&args.daemon.name))).await?;
     followed(&client, args, operation, ["starting", done.as_str(), "was not started"]).await
 }
 
@@ -100,23 +99,22 @@ pub(super) async fn drain(
             .ask_for_clients(&client, name, &format!("Drain daemon {name}, and terminate who is left"))
             .await?;
     }
-    let path = format!("{DAEMONS}/{name}/drain?timeout_s={timeout_s}&on_timeout={}", on_timeout.as_str());
+    let drain = format!("drain?timeout_s={timeout_s}&on_timeout={}", choice(on_timeout));
+    let path = format!("{}/{drain}", DAEMON.path_of(name));
     let operation = post(&client, &path).await?;
     let words = ["draining", "has no clients and is cordoned", "was not drained"];
     followed(&client, args, operation, words).await
 }
 
-pub(super) async fn cordon(
-    call: &CallArgs,
-    name: &DaemonName,
-    is_cordoned: bool,
-) -> Result<ExitCode, ClientError> {
+pub(super) async fn cordon(args: &DaemonCallArgs, is_cordoned: bool) -> Result<ExitCode, ClientError> {
+    let (name, call) = (&args.daemon.name, &args.call);
     let (verb, sentence) = if is_cordoned {
         ("cordon", "is cordoned: it admits no new clients")
     } else {
         ("uncordon", "admits clients")
     };
-    let daemon: DaemonView = call.client()?.post(&format!("{DAEMONS}/{name}/{verb}"), &json!({})).await?;
+    let daemon: DaemonView =
+        call.client()?.post(&format!("{}/{verb}", DAEMON.path_of(name)), &json!({})).await?;
     call.format().announce(&format!("daemon {name} {sentence}"), name.as_str(), &daemon);
     Ok(ExitCode::SUCCESS)
 }
@@ -127,12 +125,12 @@ pub(super) async fn adopt(args: AdoptArgs) -> Result<ExitCode, ClientError> {
     let (Some(name), Some(process)) = (name, process) else {
         return adopt_ours::run(&client, yes, call.format()).await;
     };
-    let foreign: List<ForeignDaemonView> = client.get("/api/v1/foreign-daemons").await?;
-    let found = foreign.items.iter().find(|daemon| is_process(&daemon.id, &process));
+    let foreign = FOREIGN.read(&client, &[], 0).await?;
+    let found = foreign.iter().find(|daemon| is_process(&daemon.id, &process));
     let process = found.map_or(process, |daemon| daemon.id.to_string());
     let management = if observe { "observed" } else { "managed" };
     let request = json!({ "process": process, "management": management });
-    let daemon: DaemonView = client.post(&format!("{DAEMONS}/{name}/adopt"), &request).await?;
+    let daemon: DaemonView = client.post(&format!("{}/adopt", DAEMON.path_of(&name)), &request).await?;
     let sentence = format!("daemon {name} was adopted and is {management}");
     for note in found.filter(|_| !observe).iter().flat_map(|daemon| &daemon.adoption.managed.notes) {
         remark(note);
@@ -141,9 +139,10 @@ pub(super) async fn adopt(args: AdoptArgs) -> Result<ExitCode, ClientError> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) async fn release(call: &CallArgs, name: &DaemonName) -> Result<ExitCode, ClientError> {
+pub(super) async fn release(args: &DaemonCallArgs) -> Result<ExitCode, ClientError> {
+    let (name, call) = (&args.daemon.name, &args.call);
     let client = call.client()?;
-    client.post_empty(&format!("{DAEMONS}/{name}/release")).await?;
+    client.post_empty(&format!("{}/release", DAEMON.path_of(name))).await?;
     let answer = json!({ "name": name, "released": true });
     call.format().announce(
         &format!("daemon {name} was released; its process keeps running"),

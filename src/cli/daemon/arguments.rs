@@ -3,27 +3,30 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use clap_complete::engine::ArgValueCandidates;
 
-use super::super::completion;
 use super::super::confirm::ConfirmArgs;
-use super::super::output::word;
+use super::super::nouns::{DAEMON, FOREIGN};
 use super::super::server::CallArgs;
 use super::super::wait::WaitArgs;
 use crate::domain::DaemonName;
 use crate::domain::client::ClientId;
 use crate::domain::duration::parse_duration;
-use crate::service::daemons::DaemonView;
-
-/// Path of the daemons in the API.
-pub(super) const DAEMONS: &str = "/api/v1/daemons";
 
 /// A daemon by its name.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct NamedDaemon {
     /// The daemon
-    #[arg(add = ArgValueCandidates::new(completion::daemons))]
+    #[arg(add = DAEMON.complete())]
     pub(super) name: DaemonName,
+}
+
+/// A daemon, for a command that takes no time.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct DaemonCallArgs {
+    #[command(flatten)]
+    pub(super) daemon: NamedDaemon,
+    #[command(flatten)]
+    pub(super) call: CallArgs,
 }
 
 /// An action that takes time.
@@ -56,7 +59,7 @@ pub(in crate::cli) struct AdoptArgs {
     #[arg(required_unless_present = "all_ours", conflicts_with = "all_ours", requires = "process")]
     pub(super) name: Option<DaemonName>,
     /// Its process, by ID as `foreign list` prints it, or by PID
-    #[arg(long, value_name = "PROCESS", requires = "name", add = ArgValueCandidates::new(completion::foreign_daemons))]
+    #[arg(long, value_name = "PROCESS", requires = "name", add = FOREIGN.complete())]
     pub(super) process: Option<String>,
     /// Only show and measure it, and never write to it
     #[arg(long, requires = "process")]
@@ -78,21 +81,6 @@ pub(in crate::cli) enum TimeoutAction {
     Fail,
     /// Terminate them
     Terminate,
-}
-
-impl TimeoutAction {
-    /// The API's word.
-    pub(in crate::cli) fn as_str(self) -> &'static str {
-        match self {
-            Self::Fail => "fail",
-            Self::Terminate => "terminate",
-        }
-    }
-}
-
-/// Returns the phase of a daemon in one word; `-` without a status.
-pub(super) fn phase(daemon: &DaemonView) -> String {
-    daemon.status.as_ref().map_or_else(|| "-".into(), |status| word(status.phase))
 }
 
 /// Returns true if a text names the process: by its ID, or by its PID alone.

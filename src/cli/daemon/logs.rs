@@ -6,9 +6,10 @@ use std::time::Duration;
 use clap::Args;
 
 use super::super::fetch::filtered;
+use super::super::nouns::DAEMON;
 use super::super::output::{OutputFormat, line, remark};
 use super::super::server::CallArgs;
-use super::arguments::{DAEMONS, NamedDaemon};
+use super::arguments::NamedDaemon;
 use crate::client::ClientError;
 use crate::domain::count::counted;
 use crate::domain::printable::printable;
@@ -52,7 +53,7 @@ pub(super) async fn logs(args: &DaemonLogArgs) -> Result<ExitCode, ClientError> 
             ("own", own.clone()),
             ("from", from),
         ];
-        filtered(&format!("{DAEMONS}/{}/logs", args.daemon.name), &filters)
+        filtered(&format!("{}/logs", DAEMON.path_of(&args.daemon.name)), &filters)
     };
     let mut log: DaemonLog = client.get(&path(None)).await?;
     let skipped = log.lines.len().saturating_sub(args.last);

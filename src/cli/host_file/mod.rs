@@ -13,8 +13,8 @@ use self::comparison::{FileArgs, HostComparison, SPEC, compare, print, warn};
 use super::confirm::ConfirmArgs;
 use super::fleet::FleetArgs;
 use super::layout::arguments::{DocumentOutputArgs, document_format, media_type};
-use super::output::{DIFFERS, ERROR, OutputFormat, complain, line};
-use super::server::{CallArgs, ServerArgs, ask};
+use super::output::{DIFFERS, ERROR, complain, line};
+use super::server::{CallArgs, CommandResult, ServerArgs, ask};
 use super::wait::{OperationWords, WaitArgs, follow};
 use crate::client::ClientError;
 use crate::domain::count::counted;
@@ -69,7 +69,7 @@ pub(super) struct ExportArgs {
     server: ServerArgs,
 }
 
-pub(super) fn diff(DiffArgs { file, fleet, call }: DiffArgs) -> Result<ExitCode, String> {
+pub(super) fn diff(DiffArgs { file, fleet, call }: DiffArgs) -> CommandResult {
     let (_, text) = checked(&file.file)?;
     ask(async move {
         if fleet.is_given() {
@@ -92,9 +92,7 @@ pub(super) fn diff(DiffArgs { file, fleet, call }: DiffArgs) -> Result<ExitCode,
     })
 }
 
-pub(super) fn apply(
-    ApplyArgs { file, fleet, dry_run, wait, confirm, call }: ApplyArgs,
-) -> Result<ExitCode, String> {
+pub(super) fn apply(ApplyArgs { file, fleet, dry_run, wait, confirm, call }: ApplyArgs) -> CommandResult {
     let (_, text) = checked(&file.file)?;
     ask(async move {
         if fleet.is_given() {
@@ -109,7 +107,7 @@ pub(super) fn apply(
         warn(None, &warnings);
         let is_last = changes.is_empty() || dry_run;
         // One result in a format for programs.
-        if is_last || matches!(call.format(), OutputFormat::Table | OutputFormat::Wide) {
+        if is_last || call.format().is_table() {
             print(&changes, call.format());
         }
         if is_last {
@@ -143,7 +141,7 @@ pub(super) fn apply(
     })
 }
 
-pub(super) fn export(ExportArgs { output, server, schema }: ExportArgs) -> Result<ExitCode, String> {
+pub(super) fn export(ExportArgs { output, server, schema }: ExportArgs) -> CommandResult {
     if schema {
         line!("{}", include_str!("../../../openapi/host-v1.schema.json").trim_end());
         return Ok(ExitCode::SUCCESS);

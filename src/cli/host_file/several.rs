@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::super::confirm::ConfirmArgs;
 use super::super::fleet::{FleetArgs, FleetHost, HostResults};
-use super::super::output::{DIFFERS, ERROR, ListColumn, ListLayout, OutputFormat, TableCell, line};
+use super::super::output::{DIFFERS, ERROR, ListField, ListLayout, OutputFormat, TableCell, line};
 use super::super::server::CallArgs;
 use super::super::wait::{WaitArgs, ended_among_others};
 use super::comparison::{FileArgs, HostComparison, SPEC, compare, print, structured, warn};
@@ -36,15 +36,17 @@ struct HostRow {
     code: u8,
 }
 
-const LAYOUT: ListLayout<HostRow> = ListLayout {
+type Field = ListField<HostRow>;
+
+static LAYOUT: ListLayout<HostRow> = ListLayout {
     noun: "hosts",
     name: |row| row.host.clone(),
-    columns: &[
-        ListColumn::new("HOST", |row| row.host.as_str().into()),
-        ListColumn::new("RESULT", |row| TableCell::state(row.result)),
-        ListColumn::new("CHANGES", |row| TableCell::optional(row.changes.as_array().map(Vec::len))),
-        ListColumn::wide("OPERATION", |row| TableCell::optional(row.operation.as_deref())),
-        ListColumn::ranked(1, ListColumn::cut("DETAIL", |row| row.detail.as_str().into())),
+    fields: &[
+        Field::column("HOST", |row| row.host.as_str().into()),
+        Field::column("RESULT", |row| TableCell::state(row.result)),
+        Field::column("CHANGES", |row| TableCell::optional(row.changes.as_array().map(Vec::len))),
+        Field::wide("OPERATION", |row| TableCell::optional(row.operation.as_deref())),
+        Field::column("DETAIL", |row| row.detail.as_str().into()).cut().rank(1),
     ],
 };
 

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
-use clap_complete::engine::ArgValueCandidates;
+use clap::Args;
 
-use super::super::completion;
+use super::super::nouns::{DAEMON, LAYOUT};
 use super::super::output::OutputFormat;
 use super::super::server::CallArgs;
 use super::super::values::whole_number;
@@ -21,10 +20,10 @@ use crate::host::trust::read_text;
 #[derive(Debug, Args)]
 pub(in crate::cli) struct LayoutTargetArgs {
     /// The layout
-    #[arg(add = ArgValueCandidates::new(completion::layouts))]
+    #[arg(add = LAYOUT.complete())]
     pub(super) name: LayoutName,
     /// The daemon; by default the only one of the host
-    #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
+    #[arg(long, add = DAEMON.complete())]
     pub(super) daemon: Option<DaemonName>,
     /// The version; by default the newest
     #[arg(long, value_name = "N", value_parser = whole_number, conflicts_with = "file")]
@@ -68,23 +67,6 @@ pub(in crate::cli) fn media_type(format: text::LayoutFormat) -> &'static str {
     match format {
         text::LayoutFormat::Yaml => "application/yaml",
         text::LayoutFormat::Json => "application/json",
-    }
-}
-
-/// Action on partitions that others create or remove.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum DriftPolicyArgument {
-    Report,
-    Repair,
-}
-
-impl DriftPolicyArgument {
-    /// The API's word.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Report => "report",
-            Self::Repair => "repair",
-        }
     }
 }
 

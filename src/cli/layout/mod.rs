@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use clap_complete::engine::ArgValueCandidates;
 
-use self::arguments::{DocumentOutputArgs, DriftPolicyArgument, LayoutTargetArgs, read};
-use super::completion;
+use self::arguments::{DocumentOutputArgs, LayoutTargetArgs};
 use super::confirm::ConfirmArgs;
+use super::nouns::{DAEMON, LAYOUT};
 use super::output::line;
-use super::server::{CallArgs, ServerArgs, ask};
+use super::server::{CallArgs, ServerArgs};
 use super::values::whole_number;
 use super::wait::WaitArgs;
+use crate::client::ClientError;
 use crate::domain::{DaemonName, LayoutName};
 
 /// Commands on layouts.
@@ -25,10 +25,7 @@ pub(super) enum LayoutCommand {
     /// List layouts
     #[command(after_help = "Examples:
   mps-manager layout list")]
-    List {
-        #[command(flatten)]
-        call: CallArgs,
-    },
+    List(CallArgs),
     /// Print a layout as a document
     #[command(
         visible_alias = "show",
@@ -38,7 +35,7 @@ pub(super) enum LayoutCommand {
     )]
     Get {
         /// The layout
-        #[arg(add = ArgValueCandidates::new(completion::layouts))]
+        #[arg(add = LAYOUT.complete())]
         name: LayoutName,
         /// The version; by default the newest
         #[arg(long, value_name = "N", value_parser = whole_number)]
@@ -66,10 +63,7 @@ pub(super) enum LayoutCommand {
     #[command(after_help = "Examples:
   mps-manager layout plan web_prod --daemon gpu1
   mps-manager layout plan web_prod -f web_prod.yaml --daemon gpu1 --gpu 0=1")]
-    Plan {
-        #[command(flatten)]
-        target: LayoutTargetArgs,
-    },
+    Plan(LayoutTargetArgs),
     /// Apply a layout to a daemon; exit 1 if it was refused or undone
     #[command(after_help = "Examples:
   mps-manager layout apply web_prod --daemon gpu1
@@ -81,27 +75,24 @@ pub(super) enum LayoutCommand {
         #[arg(long)]
         recreate: bool,
         /// Action on partitions that others create or remove; by default, the daemon's setting, or report
-        #[arg(long, value_enum)]
-        drift_policy: Option<DriftPolicyArgument>,
+        #[arg(long, value_parser = ["report", "repair"])]
+        drift_policy: Option<String>,
         #[command(flatten)]
         wait: WaitArgs,
     },
     /// Compare a daemon with a layout; exit 1 if it differs
     #[command(after_help = "Examples:
   mps-manager layout assert web_prod --daemon gpu1")]
-    Assert {
-        #[command(flatten)]
-        target: LayoutTargetArgs,
-    },
+    Assert(LayoutTargetArgs),
     /// Export a layout with the results of its steps on a daemon, as a document that other hosts can replay
     #[command(after_help = "Examples:
   mps-manager layout export web_prod > web_prod.yaml")]
     Export {
         /// The layout
-        #[arg(add = ArgValueCandidates::new(completion::layouts))]
+        #[arg(add = LAYOUT.complete())]
         name: LayoutName,
         /// The daemon that has it; by default the only one that does
-        #[arg(long, add = ArgValueCandidates::new(completion::daemons))]
+        #[arg(long, add = DAEMON.complete())]
         daemon: Option<DaemonName>,
         #[command(flatten)]
         output: DocumentOutputArgs,
@@ -118,7 +109,7 @@ pub(super) enum LayoutCommand {
   mps-manager layout delete web_prod")]
     Delete {
         /// The layout
-        #[arg(add = ArgValueCandidates::new(completion::layouts))]
+        #[arg(add = LAYOUT.complete())]
         name: LayoutName,
         #[command(flatten)]
         confirm: ConfirmArgs,
@@ -131,45 +122,28 @@ pub(super) enum LayoutCommand {
     Schema,
 }
 
-pub(super) fn run(command: LayoutCommand) -> Result<ExitCode, String> {
+pub(super) async fn run(command: LayoutCommand) -> Result<ExitCode, ClientError> {
     match command {
         LayoutCommand::Schema => {
             line!("{}", include_str!("../../../openapi/layouts-v1.schema.json").trim_end());
             Ok(ExitCode::SUCCESS)
         }
-        LayoutCommand::List { call } => ask(async move { verbs::list(&call).await }),
+        LayoutCommand::List(call) => LAYOUT.list(&call, &[], 0).await,
         LayoutCommand::Get { name, layout_version, output, server } => {
-            ask(async move { verbs::get(&server.client()?, &name, layout_version, output.format).await })
+            verbs::get(&server.client()?, &name, layout_version, output.format).await
         }
         LayoutCommand::Import { path, file, call } => {
-            let path = path.or(file).expect("clap requires one");
-            let text = read(&path)?;
-            ask(async move { verbs::import(&call, text, &path).await })
+            verbs::import(&call, &path.or(file).expect("clap requires one")).await
         }
-        LayoutCommand::Plan { target } => {
-            let (target, file) = opened(target)?;
-            ask(async move { verbs::plan(&target, file).await })
-        }
+        LayoutCommand::Plan(target) => verbs::plan(&target).await,
         LayoutCommand::Apply { target, recreate, drift_policy, wait } => {
-            let (target, file) = opened(target)?;
-            ask(async move { verbs::apply(&target, file, recreate, drift_policy, wait).await })
+            verbs::apply(&target, recreate, drift_policy, wait).await
         }
-        LayoutCommand::Assert { target } => {
-            let (target, file) = opened(target)?;
-            ask(async move { verbs::compare(&target, file).await })
-        }
+        LayoutCommand::Assert(target) => verbs::compare(&target).await,
         LayoutCommand::Export { name, daemon, output, server } => {
-            ask(async move { verbs::export(&server.client()?, &name, daemon.as_ref(), output.format).await })
+            verbs::export(&server.client()?, &name, daemon.as_ref(), output.format).await
         }
-        LayoutCommand::Replay(args) => replay::run(args),
-        LayoutCommand::Delete { name, confirm, call } => {
-            ask(async move { verbs::delete(&call, &name, confirm).await })
-        }
+        LayoutCommand::Replay(args) => replay::run(&args).await,
+        LayoutCommand::Delete { name, confirm, call } => verbs::delete(&call, &name, confirm).await,
     }
-}
-
-/// Reads the document of the target, if it names one.
-fn opened(target: LayoutTargetArgs) -> Result<(LayoutTargetArgs, Option<String>), String> {
-    let file = target.file.as_deref().map(read).transpose()?;
-    Ok((target, file))
 }

@@ -11,11 +11,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::super::fleet::{FleetArgs, HostAddress, HostResults};
-use super::super::output::{DIFFERS, ERROR, ListColumn, ListLayout, OutputFormat, TableCell, line};
-use super::super::server::{CallArgs, ask};
+use super::super::nouns::{LAYOUT, REPLAY};
+use super::super::output::{DIFFERS, ERROR, ListField, ListLayout, OutputFormat, TableCell, line};
+use super::super::server::CallArgs;
 use super::super::wait::{ended, ended_among_others};
 use super::arguments::{Gpus, read as read_file};
-use super::verbs::{LAYOUTS, entry, exported, read};
+use super::verbs::{entry, exported, read};
 use crate::client::{Client, ClientError};
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::Document;
@@ -49,12 +50,8 @@ pub(in crate::cli) struct ReplayArgs {
     call: CallArgs,
 }
 
-pub(super) fn run(args: ReplayArgs) -> Result<ExitCode, String> {
-    let file = args.file.as_deref().map(read_file).transpose()?;
-    ask(async move { replay(&args, file).await })
-}
-
-async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, ClientError> {
+pub(super) async fn run(args: &ReplayArgs) -> Result<ExitCode, ClientError> {
+    let file = args.file.as_deref().map(read_file).transpose().map_err(ClientError::Address)?;
     let beside: Vec<&HostAddress> = args.from.iter().collect();
     let hosts = args.fleet.hosts(&beside)?;
     let ca_file = args.call.server.ca_file();
@@ -99,31 +96,26 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
     Ok(print_results(&results, args.call.format()))
 }
 
-/// Result of a replay on one host.
-enum HostResult {
-    /// It was replayed.
-    Replayed(Box<Replay>),
-    /// The daemon has the recorded IDs already; holds their number.
-    Already(usize),
-}
+/// Result of a replay on one host: the result, the IDs, the duration, the detail and the exit code of its row.
+type ReplayOutcome = (String, String, Option<f64>, String, u8);
 
 async fn on_host(
     client: &Client,
     request: &Value,
     document: &Document,
     is_alone: bool,
-) -> Result<HostResult, ClientError> {
+) -> Result<ReplayOutcome, ClientError> {
     if let Some(ids) = already_there(client, request, document).await {
-        return Ok(HostResult::Already(ids));
+        let detail = format!("already applied: {ids} of {ids} IDs identical ✓");
+        return Ok(("same".to_owned(), format!("{ids}/{ids}"), None, detail, 0));
     }
-    let accepted: ReplayAccepted = client.post("/api/v1/replays", request).await?;
+    let accepted: ReplayAccepted = client.post(REPLAY.path(), request).await?;
     if is_alone {
         ended(client, accepted.operation, "replaying").await?;
     } else {
         ended_among_others(client, accepted.operation).await?;
     }
-    let replay = client.get(&format!("/api/v1/replays/{}", accepted.replay)).await?;
-    Ok(HostResult::Replayed(Box::new(replay)))
+    Ok(outcome_of(&client.get(&REPLAY.path_of(accepted.replay)).await?))
 }
 
 /// Returns the number of recorded IDs if the daemon has this layout with exactly these IDs, and its partitions exist now.
@@ -139,7 +131,7 @@ async fn already_there(client: &Client, request: &Value, document: &Document) ->
         return None;
     }
     let body = json!({ "daemon": daemon, "gpu_map": request["gpu_map"] });
-    let path = format!("{LAYOUTS}/{name}/assert");
+    let path = format!("{}/assert", LAYOUT.path_of(&name));
     let assertion: Assertion = client.post(&path, &body).await.ok()?;
     assertion.matches.then_some(expected.ids.len().max(expected.shares.len()))
 }
@@ -156,20 +148,22 @@ struct ReplayRow {
     code: u8,
 }
 
-const LAYOUT: ListLayout<ReplayRow> = ListLayout {
+type Field = ListField<ReplayRow>;
+
+static HOSTS: ListLayout<ReplayRow> = ListLayout {
     noun: "hosts",
     name: |row| row.host.clone(),
-    columns: &[
-        ListColumn::new("HOST", |row| row.host.as_str().into()),
-        ListColumn::new("RESULT", |row| TableCell::state(&row.result)),
-        ListColumn::new("IDS", |row| row.ids.as_str().into()),
-        ListColumn::ranked(2, ListColumn::new("MS", |row| TableCell::optional(row.duration_ms))),
-        ListColumn::ranked(1, ListColumn::cut("DETAIL", |row| row.detail.as_str().into())),
+    fields: &[
+        Field::column("HOST", |row| row.host.as_str().into()),
+        Field::column("RESULT", |row| TableCell::state(&row.result)),
+        Field::column("IDS", |row| row.ids.as_str().into()),
+        Field::column("MS", |row| TableCell::optional(row.duration_ms)).rank(2),
+        Field::column("DETAIL", |row| row.detail.as_str().into()).cut().rank(1),
     ],
 };
 
-/// The row of a replay that was carried out.
-fn row_of(replay: &Replay) -> (String, String, Option<f64>, String, u8) {
+/// Returns the result of a replay that was carried out.
+fn outcome_of(replay: &Replay) -> ReplayOutcome {
     let (same, all) = replay.identical_steps();
     let code = match replay.verdict {
         Verdict::Same => 0,
@@ -190,16 +184,12 @@ fn row_of(replay: &Replay) -> (String, String, Option<f64>, String, u8) {
 
 /// Prints the result of each host, and returns the exit code: 0 if all gave the recorded IDs, 1 if one did not, 2 if one
 /// could not be reached or did not finish.
-fn print_results(results: &HostResults<HostResult>, format: OutputFormat) -> ExitCode {
+fn print_results(results: &HostResults<ReplayOutcome>, format: OutputFormat) -> ExitCode {
     let mut rows = Vec::new();
     let mut remarks = Vec::new();
     for (host, result) in results {
         let (result, ids, duration_ms, detail, code) = match result {
-            Ok(HostResult::Replayed(replay)) => row_of(replay),
-            Ok(HostResult::Already(ids)) => {
-                let detail = format!("already applied: {ids} of {ids} IDs identical ✓");
-                ("same".to_owned(), format!("{ids}/{ids}"), None, detail, 0)
-            }
+            Ok(outcome) => outcome.clone(),
             Err(ClientError::Refused(problem)) => {
                 let of_host = |field: &FieldError| format!("{host}: {}", field.detail);
                 remarks.extend(problem.errors.iter().map(of_host));
@@ -212,8 +202,8 @@ fn print_results(results: &HostResults<HostResult>, format: OutputFormat) -> Exi
         };
         rows.push(ReplayRow { host: host.clone(), result, ids, duration_ms, detail, code });
     }
-    LAYOUT.print(&rows, format);
-    if matches!(format, OutputFormat::Table | OutputFormat::Wide) {
+    HOSTS.print(&rows, format);
+    if format.is_table() {
         for remark in remarks {
             line!("{remark}");
         }

@@ -7,14 +7,13 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::confirm::ConfirmArgs;
-use super::super::fetch::{all, daemon_or_only};
-use super::super::output::{
-    DIFFERS, DetailsTable, ListColumn, ListLayout, OutputFormat, TableCell, age, line,
-};
+use super::super::fetch::{daemon_or_only, only_one};
+use super::super::nouns::LAYOUT;
+use super::super::output::{DIFFERS, DetailsTable, OutputFormat, TableCell, age, line};
 use super::super::server::CallArgs;
 use super::super::wait::{OperationWords, WaitArgs, follow};
 use super::arguments::{
-    DriftPolicyArgument, LayoutTargetArgs, document_format, media_type, placed, placed_refusal,
+    LayoutTargetArgs, document_format, media_type, placed, placed_refusal, read as read_file,
 };
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
@@ -26,42 +25,6 @@ use crate::domain::operation::Operation;
 use crate::domain::{DaemonName, LayoutName, TenantName};
 use crate::service::layouts::LayoutView;
 
-/// Path of the layouts in the API.
-pub(super) const LAYOUTS: &str = "/api/v1/layouts";
-
-const LAYOUT: ListLayout<LayoutView> = ListLayout {
-    noun: "layouts",
-    name: |layout| layout.newest.name.to_string(),
-    columns: &[
-        ListColumn::new("LAYOUT", |layout| layout.newest.name.as_str().into()),
-        ListColumn::new("VERSION", |layout| layout.newest.version.to_string().into()),
-        ListColumn::ranked(
-            3,
-            ListColumn::new("ENFORCEMENT", |layout| layout.newest.layout.enforcement.as_str().into()),
-        ),
-        ListColumn::ranked(
-            2,
-            ListColumn::new("PARTITIONS", |layout| {
-                layout.newest.layout.partitions().count().to_string().into()
-            }),
-        ),
-        ListColumn::ranked(1, ListColumn::new("DAEMONS", |layout| TableCell::joined(&layout.daemons))),
-        ListColumn::ranked(5, ListColumn::new("AGE", |layout| age(layout.newest.created_at).into())),
-        ListColumn::ranked(
-            4,
-            ListColumn::cut("NOTE", |layout| {
-                TableCell::optional(layout.newest.note.as_ref().map(|note| note.replace('\n', " ")))
-            }),
-        ),
-        ListColumn::wide("AUTHOR", |layout| layout.newest.author.as_str().into()),
-    ],
-};
-
-pub(super) async fn list(call: &CallArgs) -> Result<ExitCode, ClientError> {
-    LAYOUT.print(&all(&call.client()?, LAYOUTS).await?, call.format());
-    Ok(ExitCode::SUCCESS)
-}
-
 pub(super) async fn get(
     client: &Client,
     name: &LayoutName,
@@ -69,8 +32,8 @@ pub(super) async fn get(
     format: OutputFormat,
 ) -> Result<ExitCode, ClientError> {
     let version: Version = match version {
-        Some(version) => client.get(&format!("{LAYOUTS}/{name}/versions/{version}")).await?,
-        None => client.get::<LayoutView>(&format!("{LAYOUTS}/{name}")).await?.newest,
+        Some(version) => client.get(&format!("{}/versions/{version}", LAYOUT.path_of(name))).await?,
+        None => client.get::<LayoutView>(&LAYOUT.path_of(name)).await?.newest,
     };
     if matches!(format, OutputFormat::Json | OutputFormat::Yaml) {
         let document = text::bare(version.name, &version.layout, version.note);
@@ -103,9 +66,10 @@ fn step_words(step: &LayoutStep) -> String {
     }
 }
 
-pub(super) async fn import(call: &CallArgs, text: String, path: &Path) -> Result<ExitCode, ClientError> {
+pub(super) async fn import(call: &CallArgs, path: &Path) -> Result<ExitCode, ClientError> {
+    let text = read_file(path).map_err(ClientError::Address)?;
     // JSON is YAML too.
-    let imported = call.client()?.send_text(&format!("{LAYOUTS}/import"), "application/yaml", text).await;
+    let imported = call.client()?.send_text(&LAYOUT.path_of("import"), "application/yaml", text).await;
     let imported: crate::http::api::List<LayoutView> =
         imported.map_err(|error| placed_refusal(error, path))?;
     if call.format().print_value(&imported.items) {
@@ -120,32 +84,28 @@ pub(super) async fn import(call: &CallArgs, text: String, path: &Path) -> Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the body of a request about a layout on a daemon.
-async fn request_body(client: &Client, target: &LayoutTargetArgs) -> Result<Value, ClientError> {
+/// Builds the body of a request about a layout on a daemon, with the layout of a document if one is given.
+async fn request_body(
+    client: &Client,
+    target: &LayoutTargetArgs,
+    named: Option<&DocumentLayout>,
+) -> Result<Value, ClientError> {
     let daemon = daemon_or_only(client, target.daemon.as_ref()).await?;
     let mut body = json!({ "daemon": daemon, "gpu_map": target.gpus.map() });
     if let Some(version) = target.layout_version {
         body["version"] = json!(version);
     }
-    Ok(body)
-}
-
-/// Builds the body of a request that changes nothing, with the layout of a file if one is given.
-async fn read_request(
-    client: &Client,
-    target: &LayoutTargetArgs,
-    file: Option<String>,
-) -> Result<Value, ClientError> {
-    let mut body = request_body(client, target).await?;
-    if let Some(file) = file {
-        body["layout"] = json!(named(&file, target)?.layout());
+    if let Some(named) = named {
+        body["layout"] = json!(named.layout());
     }
     Ok(body)
 }
 
-/// The layout of the target's name in its document.
-fn named(file: &str, target: &LayoutTargetArgs) -> Result<DocumentLayout, ClientError> {
-    entry(&read(file, target.file.as_deref())?, &target.name).cloned()
+/// Returns the layout of the target's name in its document, if it has one.
+fn named(target: &LayoutTargetArgs) -> Result<Option<DocumentLayout>, ClientError> {
+    let Some(path) = target.file.as_deref() else { return Ok(None) };
+    let text = read_file(path).map_err(ClientError::Address)?;
+    entry(&read(&text, Some(path))?, &target.name).cloned().map(Some)
 }
 
 pub(super) fn entry<'d>(
@@ -167,10 +127,10 @@ pub(super) fn read(file: &str, path: Option<&Path>) -> Result<Document, ClientEr
     })
 }
 
-pub(super) async fn plan(target: &LayoutTargetArgs, file: Option<String>) -> Result<ExitCode, ClientError> {
-    let client = target.call.client()?;
-    let body = read_request(&client, target, file).await?;
-    let path = format!("{LAYOUTS}/{}/plan", target.name);
+pub(super) async fn plan(target: &LayoutTargetArgs) -> Result<ExitCode, ClientError> {
+    let (named, client) = (named(target)?, target.call.client()?);
+    let body = request_body(&client, target, named.as_ref()).await?;
+    let path = format!("{}/plan", LAYOUT.path_of(&target.name));
     let plan: LayoutPlan = client.post(&path, &body).await?;
     if target.call.format() == OutputFormat::Name {
         line!("{}", plan.layout);
@@ -184,26 +144,23 @@ pub(super) async fn plan(target: &LayoutTargetArgs, file: Option<String>) -> Res
 
 pub(super) async fn apply(
     target: &LayoutTargetArgs,
-    file: Option<String>,
     recreate: bool,
-    drift_policy: Option<DriftPolicyArgument>,
+    drift_policy: Option<String>,
     wait: WaitArgs,
 ) -> Result<ExitCode, ClientError> {
-    let client = target.call.client()?;
-    let mut body = request_body(&client, target).await?;
+    let (named, client) = (named(target)?, target.call.client()?);
+    let read_body = request_body(&client, target, named.as_ref()).await?;
+    let mut body = read_body.clone();
     let daemon = body["daemon"].as_str().unwrap_or_default().to_owned();
     body["recreate"] = json!(recreate);
-    body["drift_policy"] = json!(drift_policy.map(DriftPolicyArgument::as_str));
-    let read_body = read_request(&client, target, file.clone()).await?;
-    if let Some(file) = file {
-        let entry = named(&file, target)?;
-        body["layout"] = json!(entry.layout());
-        body["note"] = json!(entry.note);
+    body["drift_policy"] = json!(drift_policy);
+    if let Some(named) = &named {
+        body["note"] = json!(named.note);
     }
     // Only for the words: if it is refused, so is the layout itself, with the better message.
-    let plan = client.post::<LayoutPlan>(&format!("{LAYOUTS}/{}/plan", target.name), &read_body).await;
+    let plan = client.post::<LayoutPlan>(&format!("{}/plan", LAYOUT.path_of(&target.name)), &read_body).await;
     let was_in_force = plan.as_ref().is_ok_and(|plan| plan.in_force);
-    let operation: Operation = client.post(&format!("{LAYOUTS}/{}/apply", target.name), &body).await?;
+    let operation: Operation = client.post(&format!("{}/apply", LAYOUT.path_of(&target.name)), &body).await?;
     let name = &target.name;
     let done = if was_in_force {
         format!("layout {name} is already applied to {daemon}")
@@ -218,13 +175,11 @@ pub(super) async fn apply(
     follow(&client, operation, wait, target.call.format(), words).await
 }
 
-pub(super) async fn compare(
-    target: &LayoutTargetArgs,
-    file: Option<String>,
-) -> Result<ExitCode, ClientError> {
-    let client = target.call.client()?;
-    let body = read_request(&client, target, file).await?;
-    let assertion: Assertion = client.post(&format!("{LAYOUTS}/{}/assert", target.name), &body).await?;
+pub(super) async fn compare(target: &LayoutTargetArgs) -> Result<ExitCode, ClientError> {
+    let (named, client) = (named(target)?, target.call.client()?);
+    let body = request_body(&client, target, named.as_ref()).await?;
+    let assertion: Assertion =
+        client.post(&format!("{}/assert", LAYOUT.path_of(&target.name)), &body).await?;
     let (name, daemon) = (&target.name, body["daemon"].as_str().unwrap_or_default());
     let format = target.call.format();
     if assertion.matches {
@@ -254,26 +209,13 @@ pub(super) async fn exported(
     let daemon = match daemon {
         Some(daemon) => daemon.clone(),
         None => {
-            let view: LayoutView = client.get(&format!("{LAYOUTS}/{name}")).await?;
-            match view.daemons.as_slice() {
-                [one] => one.clone(),
-                [] => {
-                    return Err(ClientError::Address(format!(
-                        "no daemon has layout {name}: apply it to one first"
-                    )));
-                }
-                several => {
-                    let names: Vec<&str> = several.iter().map(DaemonName::as_str).collect();
-                    let text = format!(
-                        "several daemons have layout {name}, give one with --daemon: {}",
-                        names.join(", ")
-                    );
-                    return Err(ClientError::Address(text));
-                }
-            }
+            let view: LayoutView = client.get(&LAYOUT.path_of(name)).await?;
+            let none = format!("no daemon has layout {name}: apply it to one first");
+            let several = format!("several daemons have layout {name}, give one with --daemon: {{}}");
+            only_one(&view.daemons, &none, &several)?.clone()
         }
     };
-    let path = format!("{LAYOUTS}/{name}/export?daemon={daemon}");
+    let path = format!("{}/export?daemon={daemon}", LAYOUT.path_of(name));
     client.text(Method::GET, &path, media_type(format)).await
 }
 
@@ -297,7 +239,7 @@ pub(super) async fn delete(
     confirm: ConfirmArgs,
 ) -> Result<ExitCode, ClientError> {
     confirm.ask(&format!("Layout {name} would be deleted with all its versions. Delete it?"))?;
-    call.client()?.text(Method::DELETE, &format!("{LAYOUTS}/{name}"), "application/json").await?;
+    call.client()?.text(Method::DELETE, &LAYOUT.path_of(name), "application/json").await?;
     let answer = json!({ "name": name, "deleted": true });
     call.format().announce(&format!("layout {name} was deleted"), name.as_str(), &answer);
     Ok(ExitCode::SUCCESS)

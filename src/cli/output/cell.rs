@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use crate::domain::TenantName;
 use crate::domain::condition::{self, Condition};
 use crate::domain::printable::printable;
 
@@ -69,10 +68,12 @@ impl TableCell {
 
     /// Creates a cell for a value, or `-` if it is missing.
     pub(in crate::cli) fn optional(value: Option<impl std::fmt::Display>) -> Self {
-        value.map_or_else(
-            || Self::new("-", CellColour::Faint),
-            |value| Self::new(&value.to_string(), CellColour::Plain),
-        )
+        value.map_or_else(Self::missing, |value| Self::new(&value.to_string(), CellColour::Plain))
+    }
+
+    /// Creates the cell of a missing value.
+    pub(in crate::cli) fn missing() -> Self {
+        Self::new("-", CellColour::Faint)
     }
 
     /// Creates a cell for values separated by commas without spaces, or `-` if there are none.
@@ -146,11 +147,6 @@ fn cut(text: &str, width: usize) -> Cow<'_, str> {
     }
     kept.push('…');
     kept.into()
-}
-
-/// A tenant, with what it was made for: `kube-81732caa7a79, pod prod/web-0/app`.
-pub(in crate::cli) fn with_workload(tenant: &TenantName, workload: Option<&String>) -> String {
-    workload.map_or_else(|| tenant.to_string(), |workload| format!("{tenant}, {workload}"))
 }
 
 /// The API's word for a value, as `back_off`.

@@ -6,8 +6,12 @@ use super::cell::TableCell;
 use super::colour::is_coloured;
 use super::format::OutputFormat;
 use super::print::{emit_styled, line};
+use super::terminal::{terminal_width, wrapped};
 use crate::domain::condition::{Condition, ConditionType};
 use crate::domain::printable::printable_lines;
+
+/// Values are not wrapped to fewer columns.
+const NARROWEST: usize = 20;
 
 /// Details of one object: labelled rows, and conditions below them.
 #[derive(Debug, Default)]
@@ -53,9 +57,13 @@ impl DetailsTable {
             return;
         }
         let width = self.rows.iter().map(|(label, _)| label.len() + 1).max().unwrap_or(0);
+        let columns = if format == OutputFormat::Wide { None } else { terminal_width() };
         for (label, cell) in &self.rows {
-            let label = if label.is_empty() { String::new() } else { format!("{label}:") };
-            emit_styled(&format!("{label:width$}  {}", cell.styled(cell.text(), is_coloured())));
+            let mut label = if label.is_empty() { String::new() } else { format!("{label}:") };
+            for line in wrapped(cell.text(), value_columns(columns, width)) {
+                emit_styled(&format!("{label:width$}  {}", cell.styled(&line, is_coloured())));
+                label.clear();
+            }
         }
         if !self.conditions.is_empty() {
             line!("\nAttention:");
@@ -66,10 +74,22 @@ impl DetailsTable {
     }
 }
 
+/// Returns the columns for values beside labels of this width; `None` if values are not wrapped.
+fn value_columns(terminal: Option<usize>, labels: usize) -> Option<usize> {
+    terminal.map(|columns| columns.saturating_sub(labels + 2)).filter(|columns| *columns >= NARROWEST)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::condition::ConditionReason;
+
+    #[test]
+    fn values_are_wrapped_beside_their_labels() {
+        assert_eq!(value_columns(Some(80), "What to do:".len()), Some(67));
+        assert_eq!(value_columns(None, 11), None, "no terminal");
+        assert_eq!(value_columns(Some(30), 11), None, "too narrow");
+    }
 
     #[test]
     fn conditions_read_as_sentences() {

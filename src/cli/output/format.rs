@@ -42,6 +42,11 @@ impl OutputFormat {
         matches!(self, Self::Json | Self::Yaml)
     }
 
+    /// Returns true for the formats that people read.
+    pub(in crate::cli) fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+
     /// Prints a value as JSON or YAML; false if another format is wanted.
     pub(in crate::cli) fn print_value(self, value: &impl Serialize) -> bool {
         match self {

@@ -4,19 +4,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use clap_complete::engine::ArgValueCandidates;
 use reqwest::StatusCode;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::super::clients::CLIENTS;
-use super::super::completion;
 use super::super::confirm::{ConfirmArgs, owners};
 use super::super::fetch::{all, filtered};
+use super::super::nouns::{CLIENT, TENANT};
 use super::super::output::{DIFFERS, complain, remark};
 use super::super::server::CallArgs;
 use super::super::wait::ended;
-use super::set::TENANTS;
 use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
 use crate::domain::count::{counted, enumerated};
@@ -37,7 +34,7 @@ const TAKEN_BACK: &str = "the drain was taken back";
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TenantDeleteArgs {
     /// The tenant
-    #[arg(add = ArgValueCandidates::new(completion::tenants))]
+    #[arg(add = TENANT.complete())]
     name: TenantName,
     /// Admit no further process, and wait for those that it has to end, for at most this time, for example 30s
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
@@ -70,7 +67,7 @@ impl TenantDeleteArgs {
 
 pub(super) async fn delete(args: &TenantDeleteArgs) -> Result<ExitCode, ClientError> {
     let (client, name) = (args.call.client()?, &args.name);
-    match drain_and_delete(&client, args, &format!("{TENANTS}/{name}")).await {
+    match drain_and_delete(&client, args, &TENANT.path_of(name)).await {
         // The tenant is gone already, as requested.
         Err(error) if args.force && is_missing(&error) => {
             args.announce(&format!("there is no tenant {name}: nothing was done"), false);
@@ -217,7 +214,7 @@ impl RemainingProcesses {
     /// Terminates the clients in the safe order, and revokes the leases of the others, which run on.
     async fn end(&self, client: &Client, path: &str) -> Result<(), ClientError> {
         for one in &self.clients {
-            let terminate = format!("{CLIENTS}/{}/terminate?stopped=continue", one.id);
+            let terminate = format!("{}/terminate?stopped=continue", CLIENT.path_of(one.id));
             let operation: Operation = match client.post(&terminate, &json!({})).await {
                 // It has ended meanwhile.
                 Err(error) if is_missing(&error) => continue,

@@ -6,14 +6,15 @@ use std::time::Duration;
 use clap::Args;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::super::change::{SpecAnswer, change};
+use super::super::change::{SpecAnswer, SpecFields, change};
 use super::super::confirm::ConfirmArgs;
+use super::super::nouns::TENANT;
 use super::super::output::{DIFFERS, complain};
 use super::super::server::CallArgs;
 use super::super::wait::{ProgressLine, waiting};
 use super::fields::TenantFieldArgs;
-use super::set::TENANTS;
 use crate::client::{Client, ClientError};
+use crate::domain::TenantName;
 use crate::domain::condition::ready;
 use crate::domain::duration::parse_duration;
 use crate::service::tenants::TenantView;
@@ -26,8 +27,11 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// A tenant with exactly these fields, and how long that may take.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TenantEnsureArgs {
+    /// The tenant
+    #[arg(add = TENANT.complete())]
+    name: TenantName,
     #[command(flatten)]
-    tenant: TenantFieldArgs,
+    fields: TenantFieldArgs,
     /// Time for the tenant to become ready
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = parse_duration)]
     timeout: Duration,
@@ -42,13 +46,12 @@ pub(in crate::cli) struct TenantEnsureArgs {
 
 pub(super) async fn ensure(args: &TenantEnsureArgs) -> Result<ExitCode, ClientError> {
     let (client, until) = (args.call.client()?, Instant::now() + args.timeout);
-    let name = args.tenant.name.as_str();
-    let path = format!("{TENANTS}/{name}");
+    let name = args.name.as_str();
+    let path = TENANT.path_of(name);
     let progress = ProgressLine::new(&format!("waiting for tenant {name}"));
     let answer = written(&client, args, &path, until).await?;
     let sentence = format!("tenant {name} {}", answer.words(args.dry_run));
-    let tenant: TenantView =
-        serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
+    let tenant: TenantView = answer.view()?;
     let format = args.call.format();
     if args.dry_run {
         drop(progress);
@@ -81,10 +84,10 @@ async fn written(
     path: &str,
     until: Instant,
 ) -> Result<SpecAnswer, ClientError> {
-    let fields = args.tenant.exactly();
+    let fields = args.fields.added_to(SpecFields::exactly());
     let mut refused = None;
     loop {
-        let new = async || args.tenant.new_spec(client).await;
+        let new = async || args.fields.new_spec(client).await;
         let request = change(client, path, &fields, new, args.dry_run, left(until), args.confirm);
         match timeout_at(until + ANSWER, request).await {
             Ok(Err(error)) if error.may_pass() && Instant::now() + PAUSE < until => refused = Some(error),

@@ -4,13 +4,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
 
 use super::super::change::{SpecAnswer, SpecChange, SpecFields, change};
 use super::super::confirm::ConfirmArgs;
 use super::super::fetch::GpuNames;
+use super::super::nouns::{DAEMON, TENANT};
 use super::super::output::{DIFFERS, complain, remark};
 use super::super::server::CallArgs;
+use super::super::spec_fields::unset_words;
 use super::super::wait::{ProgressLine, WaitArgs};
 use super::fields::TenantFieldArgs;
 use crate::client::{Client, ClientError};
@@ -21,19 +22,20 @@ use crate::domain::tenant::TenantEffective;
 use crate::service::daemons::DaemonView;
 use crate::service::tenants::TenantView;
 
-/// Path of the tenants in the API.
-pub(super) const TENANTS: &str = "/api/v1/tenants";
 /// Time within which settings must be in force.
 const IN_FORCE: Duration = Duration::from_secs(15);
 
 /// A tenant, the fields to change, and options for the change.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TenantSetArgs {
+    /// The tenant
+    #[arg(add = TENANT.complete())]
+    name: TenantName,
     #[command(flatten)]
-    tenant: TenantFieldArgs,
+    fields: TenantFieldArgs,
     /// Fields to leave out, so that their defaults hold
-    #[arg(long, value_name = "FIELD", value_delimiter = ',')]
-    unset: Vec<UnsetTenantField>,
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', value_parser = unset_words(TenantFieldArgs::UNSET))]
+    unset: Vec<String>,
     /// Say what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -43,68 +45,16 @@ pub(in crate::cli) struct TenantSetArgs {
     call: CallArgs,
 }
 
-/// A field that may be left out.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum UnsetTenantField {
-    Gpus,
-    MemoryLimit,
-    MaxClients,
-    Sms,
-    ThreadPercentage,
-    Weight,
-    Priority,
-    VisibleDevices,
-    Labels,
-    Ttl,
-}
-
-impl UnsetTenantField {
-    fn path(self) -> &'static [&'static str] {
-        match self {
-            Self::Gpus => &["gpus"],
-            Self::MemoryLimit => &["device_memory_limit"],
-            Self::MaxClients => &["max_clients"],
-            Self::Sms => &["sms"],
-            Self::ThreadPercentage => &["active_thread_percentage"],
-            Self::Weight => &["weight"],
-            Self::Priority => &["priority"],
-            Self::VisibleDevices => &["visible_devices"],
-            Self::Labels => &["labels"],
-            Self::Ttl => &["expires_at"],
-        }
-    }
-}
-
-impl TenantSetArgs {
-    fn fields(&self) -> SpecFields {
-        let mut fields = SpecFields::default();
-        for field in &self.unset {
-            fields.unset(field.path());
-        }
-        self.tenant.add_to(&mut fields);
-        fields
-    }
-}
-
 pub(super) async fn set(args: &TenantSetArgs) -> Result<ExitCode, ClientError> {
     let client = args.call.client()?;
-    let path = format!("{TENANTS}/{}", args.tenant.name);
-    let mut fields = args.fields();
-    if !args.tenant.labels.is_empty() {
-        // Labels that are not named stay.
-        let now: Option<(Value, String)> = client.get_tagged(&path).await?;
-        let mut labels = now.map_or_else(|| json!({}), |(tenant, _)| tenant["spec"]["labels"].clone());
-        for (key, value) in &args.tenant.labels {
-            labels[key] = json!(value);
-        }
-        fields.set(&["labels"], Some(labels));
-    }
-    let new = async || args.tenant.new_spec(&client).await;
-    let progress = ProgressLine::new(&format!("applying the settings of tenant {}", args.tenant.name));
+    let path = TENANT.path_of(&args.name);
+    let fields = args.fields.added_to(SpecFields::without(&args.unset, TenantFieldArgs::UNSET));
+    let new = async || args.fields.new_spec(&client).await;
+    let progress = ProgressLine::new(&format!("applying the settings of tenant {}", args.name));
     let wait = if args.wait.no_wait { Duration::ZERO } else { IN_FORCE };
     let answer = change(&client, &path, &fields, new, args.dry_run, wait, ConfirmArgs::NEVER).await?;
     drop(progress);
-    let (name, format) = (args.tenant.name.as_str(), args.call.format());
+    let (name, format) = (args.name.as_str(), args.call.format());
     let made = answer.made;
     let (sentence, tenant) = announced(&client, args, answer).await?;
     let provisioning = tenant.status.provisioning.as_ref().filter(|_| made != SpecChange::Unchanged);
@@ -135,16 +85,15 @@ async fn announced(
     args: &TenantSetArgs,
     answer: SpecAnswer,
 ) -> Result<(String, TenantView), ClientError> {
-    let mut parts = vec![format!("tenant {} {}", args.tenant.name, answer.words(args.dry_run))];
-    let written: TenantView =
-        serde_json::from_value(answer.view).map_err(|error| ClientError::Unreadable(error.to_string()))?;
-    if answer.made == SpecChange::Created && args.tenant.uid.is_none() {
+    let mut parts = vec![format!("tenant {} {}", args.name, answer.words(args.dry_run))];
+    let written: TenantView = answer.view()?;
+    if answer.made == SpecChange::Created && args.fields.uid.is_none() {
         parts.push(format!("its processes run as uid {}", written.spec.uid));
     }
     let above = |one: &&Condition| one.kind == ConditionType::ClientsAboveMaximum;
     parts.extend(written.status.conditions.iter().find(above).map(|above| above.message.clone()));
     if !written.status.weakens.is_empty() {
-        let daemon: DaemonView = client.get(&format!("/api/v1/daemons/{}", written.spec.daemon)).await?;
+        let daemon: DaemonView = client.get(&DAEMON.path_of(&written.spec.daemon)).await?;
         let names = GpuNames::read(client).await;
         let without = written.status.gpus.iter();
         let without = without.filter(|gpu| written.spec.memory_limit(&daemon.spec, gpu).is_none());

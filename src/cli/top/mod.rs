@@ -16,9 +16,9 @@ use tokio::sync::mpsc;
 
 use self::screen::{Screen, ScreenEvent};
 use self::state::{TopData, TopState};
-use super::fetch::all;
+use super::nouns::CLIENT;
 use super::output::{OutputFormat, remark};
-use super::server::{ServerArgs, ask};
+use super::server::ServerArgs;
 use super::status::{self, HostSnapshot};
 use crate::client::{Client, ClientError};
 use crate::domain::duration::parse_duration;
@@ -47,22 +47,20 @@ pub(super) struct TopArgs {
 /// The shortest time between two readings.
 const SHORTEST: Duration = Duration::from_millis(200);
 
-pub(super) fn run(args: TopArgs) -> Result<ExitCode, String> {
-    ask(async move {
-        let client = args.server.client()?;
-        if !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
-            remark("`top` needs a terminal; this is one snapshot of `status`:");
-            return status::print_once(&client, OutputFormat::Table).await;
-        }
-        // Its errors are printed on the ordinary screen.
-        let first = read(&client).await?;
-        watch(client, first, args.interval.max(SHORTEST)).await
-    })
+pub(super) async fn run(args: TopArgs) -> Result<ExitCode, ClientError> {
+    let client = args.server.client()?;
+    if !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
+        remark("`top` needs a terminal; this is one snapshot of `status`:");
+        return status::print_once(&client, OutputFormat::Table).await;
+    }
+    // Its errors are printed on the ordinary screen.
+    let first = read(&client).await?;
+    watch(client, first, args.interval.max(SHORTEST)).await
 }
 
 async fn read(client: &Client) -> Result<TopData, ClientError> {
     let host = HostSnapshot::read(client).await?;
-    let clients = all(client, "/api/v1/clients").await?;
+    let clients = CLIENT.read(client, &[], 0).await?;
     Ok(TopData { host, clients })
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::domain::DeviceMemoryLimit;
 use crate::domain::audit::AuditOutcome;
-use crate::domain::condition::{self, Condition, ConditionReason};
+use crate::domain::condition::{self, Condition, ReasonOutlook};
 use crate::domain::daemon::{DaemonStatus, Phase};
 use crate::domain::event::Severity;
 use crate::domain::gpu::ComputeMode;
@@ -155,7 +155,7 @@ pub(super) fn layout(of: LayoutState) -> Badge {
 pub(super) fn ready(conditions: &[Condition]) -> Badge {
     match condition::ready(conditions) {
         Some(ready) if ready.status => badge("ready", Tone::Good),
-        Some(ready) if ready.reason == ConditionReason::AwaitingReadBack => badge("applying", Tone::Busy),
+        Some(ready) if ready.reason.outlook() == ReasonOutlook::Passes => badge("applying", Tone::Busy),
         Some(_) => badge("not ready", Tone::Warn),
         None => badge("unknown", Tone::Quiet),
     }

@@ -30,7 +30,9 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
         ("service", &["clock", "domain", "gpu", "host", "metrics", "operations", "store", "supervisor"]),
         // Counted by everybody, rendered in one place.
         ("metrics", &["domain"]),
-        ("http", &["clock", "config", "domain", "metrics", "service"]),
+        // A value has one word, on a page and in a terminal.
+        ("words", &["domain", "service"]),
+        ("http", &["clock", "config", "domain", "metrics", "service", "words"]),
         ("config", &["domain", "host"]),
         ("telemetry", &["config", "domain"]),
         ("lifecycle", &[]),
@@ -52,6 +54,7 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
                 "service",
                 "sim",
                 "telemetry",
+                "words",
             ],
         ),
         (

@@ -5,10 +5,9 @@ use ratatui_core::text::{Line, Span};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::state::{TopState, memory};
-use crate::cli::clients::tenant_of;
-use crate::cli::output::{CellColour, ListColumn, ListLayout, TableCell, age, with_workload, word};
+use crate::cli::nouns::tenant_of;
+use crate::cli::output::{CellColour, ListField, ListLayout, TableCell, age, word};
 use crate::cli::status::{attention, names};
-use crate::cli::tenant::{MARK, clients_of, has_mark, memory as tenant_memory, share};
 use crate::domain::count::counted;
 use crate::domain::incident::IncidentState;
 use crate::domain::memory::Bytes;
@@ -18,6 +17,7 @@ use crate::service::host::GpuView;
 use crate::service::incidents::IncidentView;
 use crate::service::tenants::TenantView;
 use crate::service::tenants::clients::ClientView;
+use crate::words::tenant::{self as words, MARK, has_mark};
 
 /// Smallest width at which the bars of a GPU are on one line.
 const WIDE: usize = 80;
@@ -28,31 +28,38 @@ const LONGEST_BAR: usize = 40;
 /// Messages that are shown at most, so that the tables stay in sight.
 const MESSAGES: usize = 4;
 
-const TENANTS: ListLayout<TenantView> = ListLayout {
+type TenantField = ListField<TenantView>;
+
+static TENANTS: ListLayout<TenantView> = ListLayout {
     noun: "tenants",
     name: |tenant| tenant.name.to_string(),
-    columns: &[
-        ListColumn::cut("TENANT", |tenant| with_workload(&tenant.name, tenant.workload.as_ref()).into()),
-        ListColumn::ranked(1, ListColumn::cut("DAEMON", |tenant| tenant.spec.daemon.as_str().into())),
-        ListColumn::new("READY", |tenant| TableCell::ready(&tenant.status.conditions)),
-        ListColumn::new("CLIENTS", |tenant| clients_of(tenant).into()),
-        ListColumn::new("MEM LIMIT", |tenant| {
-            TableCell::optional(tenant.status.effective.as_ref().map(tenant_memory))
+    fields: &[
+        TenantField::column("TENANT", |tenant| {
+            words::with_workload(&tenant.name, tenant.workload.as_ref()).into()
+        })
+        .cut(),
+        TenantField::column("DAEMON", |tenant| tenant.spec.daemon.as_str().into()).cut().rank(1),
+        TenantField::column("READY", |tenant| TableCell::ready(&tenant.status.conditions)),
+        TenantField::column("CLIENTS", |tenant| words::clients(tenant).into()),
+        TenantField::column("MEM LIMIT", |tenant| {
+            TableCell::optional(tenant.status.effective.as_ref().map(words::memory))
         }),
-        ListColumn::ranked(2, ListColumn::cut("SMS", |tenant| TableCell::optional(share(tenant)))),
+        TenantField::column("SMS", |tenant| TableCell::optional(words::share(tenant))).cut().rank(2),
     ],
 };
 
-const CLIENTS: ListLayout<ClientView> = ListLayout {
+type ClientField = ListField<ClientView>;
+
+static CLIENTS: ListLayout<ClientView> = ListLayout {
     noun: "clients",
     name: |client| client.id.to_string(),
-    columns: &[
-        ListColumn::new("PID", |client| client.pid.to_string().into()),
-        ListColumn::cut("TENANT", |client| TableCell::optional(tenant_of(client))),
-        ListColumn::ranked(1, ListColumn::cut("DAEMON", |client| client.daemon.as_str().into())),
-        ListColumn::new("MEMORY", |client| Bytes(memory(client)).to_string().into()),
-        ListColumn::ranked(2, ListColumn::new("AGE", |client| age(client.since).into())),
-        ListColumn::ranked(3, ListColumn::cut("COMMAND", |client| client.command.as_str().into())),
+    fields: &[
+        ClientField::column("PID", |client| client.pid.to_string().into()),
+        ClientField::column("TENANT", |client| TableCell::optional(tenant_of(client))).cut(),
+        ClientField::column("DAEMON", |client| client.daemon.as_str().into()).cut().rank(1),
+        ClientField::column("MEMORY", |client| Bytes(memory(client)).to_string().into()),
+        ClientField::column("AGE", |client| age(client.since).into()).rank(2),
+        ClientField::column("COMMAND", |client| client.command.as_str().into()).cut().rank(3),
     ],
 };
 

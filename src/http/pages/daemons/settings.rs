@@ -3,8 +3,9 @@
 use crate::domain::GpuUuid;
 use crate::domain::daemon::{Effective, MemoryReading};
 use crate::domain::plan::Desired;
-use crate::domain::{MemoryLimit, Priority, ThreadPercentage};
+use crate::domain::{MemoryLimit, ThreadPercentage};
 use crate::http::pages::format::{Amount, Badge, Tone};
+use crate::words::priority;
 
 /// One setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,13 +78,6 @@ pub(super) fn of(
         settings.extend(limits(&of, Some(&server.memory_limits)));
     }
     settings
-}
-
-fn priority(priority: Priority) -> &'static str {
-    match priority {
-        Priority::Normal => "normal",
-        Priority::BelowNormal => "below normal",
-    }
 }
 
 fn memory(name: String, limit: Option<MemoryLimit>, reading: Option<&MemoryReading>) -> DaemonSettingRow {

@@ -36,7 +36,7 @@ use crate::domain::provisioning::ProvisioningStrategy;
 use crate::domain::resolution::context_bytes;
 use crate::domain::tenant::{EffectiveMemory, TenantSpec};
 use crate::domain::verification::Verification;
-use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, MemoryLimit, Priority, TenantName};
+use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, MemoryLimit, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::{Answer, Reply};
@@ -47,6 +47,7 @@ use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::tenants::leases::HeldLease;
 use crate::service::tenants::{TenantFilter, TenantView};
 use crate::service::{WriteOptions, etag};
+use crate::words::priority;
 
 type Spec = TenantSpec<GpuRef>;
 
@@ -346,13 +347,6 @@ fn by_strategy(tenant: &TenantView) -> String {
     let weight = weight.map(|share| format!(", weight {}", share.weight)).unwrap_or_default();
     let clients = counted(provisioning.clients, "client");
     format!("daemon's strategy: {} over {clients}{weight}", provisioning.strategy.as_str())
-}
-
-pub(super) fn priority(priority: Priority) -> &'static str {
-    match priority {
-        Priority::Normal => "normal",
-        Priority::BelowNormal => "below normal",
-    }
 }
 
 /// Returns the evidence that a client belongs to its tenant, in a few words.

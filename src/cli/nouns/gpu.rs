@@ -1,0 +1,54 @@
+use super::Noun;
+use crate::cli::output::{ListField, TableCell, word};
+use crate::domain::memory::Bytes;
+use crate::service::host::{GpuProcessView, GpuView};
+use crate::words::{bytes, gpu as words};
+
+type Field = ListField<GpuView>;
+
+/// GPUs; a completion offers their indices.
+pub(in crate::cli) static GPU: Noun<GpuView> = Noun {
+    candidate: |gpu| {
+        let name = gpu.index.map_or_else(|| gpu.uuid.to_string(), |index| index.to_string());
+        Some((name, gpu.name.clone().unwrap_or_default()))
+    },
+    has_pages: false,
+    incidents: Some(|gpu| vec![("gpu", Some(gpu.uuid.to_string()))]),
+    ..Noun::new(
+        ["gpu", "GPUs", "/api/v1/gpus"],
+        |gpu| gpu.uuid.to_string(),
+        &[
+            Field::both("GPU", "GPU", |gpu| TableCell::optional(index_or_address(gpu))),
+            Field::detail("UUID", |gpu| gpu.uuid.to_string().into()),
+            Field::both("NAME", "Name", |gpu| TableCell::optional(gpu.name.as_deref())).cut().rank(5),
+            Field::detail("State", |gpu| TableCell::state(words::state(gpu))),
+            Field::detail("PCI address", |gpu| TableCell::optional(gpu.pci_bus_id.as_deref())),
+            Field::both("SMS", "SMs", |gpu| TableCell::optional(gpu.sms)).rank(4),
+            Field::both("MEMORY", "Memory", |gpu| words::memory(gpu).into()).rank(2),
+            Field::column("LIMITS", |gpu| Bytes(gpu.memory_limits).to_string().into()).rank(3),
+            Field::detail("Memory limits", |gpu| words::limits(gpu).into()),
+            Field::both("COMPUTE MODE", "Compute mode", |gpu| {
+                TableCell::optional(gpu.compute_mode.map(word))
+            })
+            .rank(6),
+            Field::both("DAEMON", "Daemon", |gpu| TableCell::optional(gpu.daemon.as_ref())),
+            Field::column("STATE", |gpu| TableCell::state(words::state(gpu))).rank(1),
+            Field::wide("PCI", |gpu| TableCell::optional(gpu.pci_bus_id.as_deref())),
+            Field::wide("UUID", |gpu| gpu.uuid.to_string().into()),
+            Field::rows(|gpu| {
+                let processes = gpu.processes.iter().flatten();
+                let row = |process: &GpuProcessView| {
+                    let (memory, kind) = (bytes(process.used_memory), word(process.kind));
+                    let command = process.command.as_deref().unwrap_or("-");
+                    ("Process", format!("{}  {kind}  {memory}  {command}", process.pid))
+                };
+                processes.map(row).collect()
+            }),
+        ],
+    )
+};
+
+/// Returns the index of a GPU, or the PCI address of a missing GPU whose index another one has now.
+fn index_or_address(gpu: &GpuView) -> Option<String> {
+    gpu.index.map(|index| index.to_string()).or(gpu.pci_bus_id.clone())
+}
