@@ -310,7 +310,7 @@ impl Driver {
                     self.counts.incarnations += 1;
                     let held = |earlier: &Incarnation| desired.holds_since(earlier.applied);
                     if !desired.is_observed() && self.incarnation.as_ref().is_some_and(held) {
-                        self.written.adopt(desired.memory_limits.clone());
+                        self.written.adopt(&desired.memory_limits);
                     }
                     if self.incarnation.as_ref().is_some_and(Incarnation::is_foreign) {
                         self.logs.accept_overwrites(&desired.gpus);
