@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::active::ActiveLayout;
+use super::percentage::PlannedShare;
 use super::record::{DriftKind, PartitionDrift, PartitionRun, Record};
+use super::status::LayoutState;
 use super::{PartitionChange, ResolvedStep};
 use crate::count::counted;
 use crate::daemon::DaemonStatus;
@@ -62,8 +64,8 @@ pub enum DifferenceKind {
     NotListed,
     /// Steps are under way, or were cut short.
     Unfinished,
-    /// A CUDA client saw other SMs than planned, or none has run yet.
-    NotProven,
+    /// The thread percentage of a partition is not in force.
+    NotInForce,
 }
 
 /// The state to compare with a layout.
@@ -232,6 +234,38 @@ fn strangers(asserted: &Asserted<'_>, record: &Record) -> Vec<LayoutDifference> 
             got: Some(drift.id),
         })
         .collect()
+}
+
+/// Returns the differences between a daemon and a layout of thread percentages: its spec, the shares that are in force, and the
+/// percentage that its servers hold now.
+pub fn share_differences(
+    active: &ActiveLayout,
+    spec: Option<&ActiveLayout>,
+    shares: &[PlannedShare],
+    status: &DaemonStatus,
+) -> Vec<LayoutDifference> {
+    let layout = status.layout.iter().filter(|layout| layout.state == LayoutState::Applied);
+    let in_force: Vec<_> = layout
+        .flat_map(|layout| &layout.partitions)
+        .map(|known| (&known.partition, &known.gpu, known.percentage))
+        .collect();
+    let servers = status.effective.iter().flat_map(|seen| &seen.servers);
+    let held = servers.filter_map(|server| server.active_thread_percentage).min();
+    let difference = |share: &PlannedShare| {
+        let PlannedShare { partition, gpu, sms, percentage, .. } = share;
+        let message = if in_force.contains(&(partition, gpu, Some(*percentage))) {
+            let held = held.filter(|held| held < percentage)?;
+            format!(
+                "the server holds {held} %, and partition {partition} needs {percentage} %: another program has changed it"
+            )
+        } else {
+            format!("partition {partition} of {sms} SMs on {gpu} is not in force")
+        };
+        let (gpu, partition) = (Some(gpu.clone()), Some(partition.clone()));
+        let (expected, got) = (None, None);
+        Some(LayoutDifference { kind: DifferenceKind::NotInForce, gpu, partition, expected, got, message })
+    };
+    spec_difference(active, spec).into_iter().chain(shares.iter().filter_map(difference)).collect()
 }
 
 #[cfg(test)]
