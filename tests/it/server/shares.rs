@@ -277,6 +277,25 @@ fn formula_holds_for_other_gpus() {
 }
 
 #[test]
+fn other_sms_fail_the_apply() {
+    let host: InProcess = host_with("h200x1@13.0", &THREE);
+    let mut spec = host.daemon("gpu0")["spec"].clone();
+    spec["drift_policy"] = json!("report");
+    assert_eq!(host.api().put("/api/v1/daemons/gpu0", &spec).status, 200);
+    host.await_ready();
+    host.control("gpu0", &format!("set_active_thread_percentage {} 10", host.server_pid("gpu0")));
+    host.await_reason("gpu0", "SettingsDrifted");
+    let operation = host.api().outcome(&post(&host, "main", "apply"));
+    assert_eq!(operation["state"], "failed", "{operation}");
+    assert_eq!(verified(&operation, "five"), "a CUDA client saw 12 SMs and should see 40");
+    let error = operation["error"].as_str().expect("words");
+    assert!(
+        error.contains("tenant five: a CUDA client saw 12 SMs") && error.contains("main version 1"),
+        "{error}"
+    );
+}
+
+#[test]
 fn client_that_cannot_run_proves_nothing() {
     let host: InProcess = host_with("h200x1@13.0", &THREE);
     // A device has 127 connections: there is none left for a verifying client.
