@@ -265,15 +265,6 @@ CREATE TABLE applied_layouts (
     at      INTEGER NOT NULL
 ) STRICT;
 
--- The thread percentages of a daemon's layout, with the SMs that CUDA clients saw under them.
-CREATE TABLE verified_percentages (
-    daemon      TEXT PRIMARY KEY REFERENCES daemons (name) ON DELETE CASCADE,
-    layout      TEXT NOT NULL,
-    version     INTEGER NOT NULL,
-    percentages TEXT NOT NULL CHECK (json_valid(percentages)),
-    verified_at INTEGER NOT NULL
-) STRICT;
-
 -- One execution of a layout from empty, compared step by step with the IDs on record.
 CREATE TABLE replays (
     id          TEXT PRIMARY KEY,

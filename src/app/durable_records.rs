@@ -25,9 +25,6 @@ pub(super) async fn write_all(clock: Clock, store: Store, mut records: mpsc::Rec
                         DurableRecord::PartitionRun(run) => {
                             store::partitions::put_run(db, &daemon, &run, now).await?;
                         }
-                        DurableRecord::PercentageProof(proven) => {
-                            store::probe_results::put_percentages(db, &daemon, &proven, now).await?;
-                        }
                         DurableRecord::Layout(status) => {
                             store::replays::end_restart(db, &daemon, &status, now).await?;
                         }

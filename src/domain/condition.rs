@@ -266,12 +266,8 @@ words! {
         PartitionNotMade,
         /// The SMs of a partition are not proven.
         PartitionNotProven,
-        /// The SMs of a partition could not be seen yet; it is tried again.
-        PartitionNotSeen,
         /// The partitions of the layout are being made.
         PartitionsBeingMade,
-        /// The partitions of the layout are being proven by a client.
-        PartitionsBeingProven,
         /// Others changed partitions while the layout was applied.
         PartitionsInterfered,
         /// The daemon's pipe directory or its sockets are gone.

@@ -6,6 +6,9 @@ use super::memory::MIB;
 use super::plan::Desired;
 use super::{MemoryLimit, ThreadPercentage};
 
+/// Value of a setting that another program changed to one that its getter does not tell from the desired one.
+pub const CHANGED_BY_OTHERS: &str = "changed by others";
+
 const GIB: u64 = 1024 * MIB;
 
 /// A setting whose effective value differs from the desired one.
@@ -95,7 +98,7 @@ fn values(desired: &Desired, seen: &Effective, difference: &SettingDifference) -
     let percent = |read: Option<ThreadPercentage>| {
         (
             show(Some(desired.percentage)),
-            read.map_or_else(|| "not to be read".to_owned(), |read| show(Some(read))),
+            read.map_or_else(|| CHANGED_BY_OTHERS.to_owned(), |read| show(Some(read))),
         )
     };
     let server = |pid: u32| seen.servers.iter().find(|server| server.pid == pid);

@@ -37,7 +37,8 @@ pub struct MemoryReading {
     pub bytes: Option<u64>,
     /// True if `bytes` is exact: from 1 GiB on, the daemon prints whole GiB, rounded down.
     pub exact: bool,
-    /// Text that the daemon printed, if it is not a whole number of MiB: then another program set the limit.
+    /// Text in place of the value, if another program set the limit: what the daemon prints, if it is not a whole number of MiB, or
+    /// `changed by others`, if it may be the desired value rounded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
     /// True if server.log confirms this limit exactly; `null` where no server is queried.

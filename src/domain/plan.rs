@@ -212,18 +212,21 @@ pub fn desired(
     })
 }
 
-/// Returns the largest percentage among the tenants without a partition of the layout. A daemon with a layout has no strategy.
-pub fn beside(
+/// Returns the largest percentage among the shares of a layout and the tenants without a partition: what the server has to hold. A
+/// daemon with a layout has no strategy.
+pub fn server_percentage(
     layout: &DesiredLayout,
     daemon: &DaemonSpec,
     tenants: &[Tenant],
     gpus: &[Gpu],
-) -> Result<Option<ThreadPercentage>, InvalidValue> {
+) -> Result<ThreadPercentage, InvalidValue> {
     let bound = |tenant: &&Tenant| layout.tenants.values().any(|names| names.contains(&tenant.name));
     let others = tenants.iter().filter(|tenant| !bound(tenant));
     let resolved: Vec<Resolved> =
         others.map(|tenant| resolve(&tenant.spec, daemon, None, gpus)).collect::<Result<_, _>>()?;
-    Ok(resolved.iter().map(|tenant| tenant.percentage).max())
+    let shares = layout.shares.iter().map(|share| share.percentage);
+    let most = resolved.iter().map(|tenant| tenant.percentage).chain(shares).max();
+    Ok(most.unwrap_or(ThreadPercentage::FULL))
 }
 
 #[cfg(test)]

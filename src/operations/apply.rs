@@ -31,7 +31,10 @@ pub(super) async fn run(
     let stop = match undo {
         Some(undo) => undo.into(),
         None => match apply(engine, operation, change).await {
-            Ok(_) => return Ok(engine.complete(operation).await?),
+            Ok((status, _)) => match engine.verify_shares(operation, status.as_ref()).await? {
+                (_, None) => return Ok(engine.complete(operation).await?),
+                (_, Some(why)) => Stop::Failed(why.into()),
+            },
             Err((failed, _)) => Stop::Failed(failed.why.into()),
         },
     };
@@ -109,7 +112,7 @@ async fn plan(
             return Err(refusals.join("; ").into());
         }
         if plan.reserves_nothing {
-            return Ok((Vec::new(), "no commands: its partitions are to be seen by CUDA clients".to_owned()));
+            return Ok((Vec::new(), "no commands: its tenants get their thread percentages".to_owned()));
         }
         let commands = plan.steps.iter().filter(|step| step.step.action != Action::Keep).count();
         let removals = plan.steps.into_iter().filter(|step| step.step.action == Action::Remove);

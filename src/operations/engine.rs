@@ -1,8 +1,9 @@
 //! Shared parts of all operations: the store, the daemons, and the journal of steps.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -10,6 +11,7 @@ use uuid::Uuid;
 
 use super::failure::OperationFailure;
 use crate::clock::Clock;
+use crate::domain::TenantName;
 use crate::domain::gpu::Gpu;
 use crate::domain::operation::{Operation, OperationEnd, Undo};
 use crate::gpu::{Inventory as _, Suspendable, TimeLimited};
@@ -31,7 +33,13 @@ pub struct Engine {
     /// Running operations, each with the token that cancels it.
     pub(super) cancels: Arc<Mutex<HashMap<Uuid, CancellationToken>>>,
     pub(super) outcomes: Operations,
+    verify: Arc<OnceLock<VerifyTenant>>,
 }
+
+/// Verifies a tenant with a CUDA client, as a caller of the API would have it done. Returns the SMs that the client saw if they are not
+/// the tenant's, and fails with the reason if no client could run.
+pub type VerifyTenant =
+    Box<dyn Fn(TenantName) -> BoxFuture<'static, Result<Option<String>, String>> + Send + Sync>;
 
 /// Reason why an operation stopped early.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +81,19 @@ impl Engine {
             stop: CancellationToken::new(),
             cancels: Arc::default(),
             outcomes: Operations::default(),
+            verify: Arc::default(),
+        }
+    }
+
+    /// Gives it the verification of tenants, which needs the service.
+    pub fn verify_with(&self, verify: VerifyTenant) {
+        let _ = self.verify.set(verify);
+    }
+
+    pub(super) async fn verify(&self, tenant: &TenantName) -> Result<Option<String>, String> {
+        match self.verify.get() {
+            Some(verify) => verify(tenant.clone()).await,
+            None => Err("the manager is starting".to_owned()),
         }
     }
 

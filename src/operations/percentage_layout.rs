@@ -1,18 +1,22 @@
-//! Plans of thread-percentage layouts, and the chunks of GPUs in which they are counted.
+//! Plans of thread-percentage layouts, the chunks of GPUs in which they are counted, and the verification of their tenants.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Engine;
+use super::daemon::the_daemon;
 use super::layout::OutlookError;
+use super::{Engine, OperationFailure};
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::blocked::Blocked;
+use crate::domain::layout::document::PartitionShare;
 use crate::domain::layout::percentage::own_share::own_shares;
 use crate::domain::layout::percentage::plan::plan;
 use crate::domain::layout::percentage::{PlannedShare, shares};
 use crate::domain::layout::plan::Plan;
+use crate::domain::layout::status::LayoutStatus;
 use crate::domain::layout::{Enforcement, Layout};
+use crate::domain::operation::Operation;
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::probe::CensusRequest;
@@ -94,6 +98,47 @@ impl Engine {
         planned.blocked.extend(own.map(Blocked::OwnShare));
         let chunk_sms = census.into_iter().map(|(gpu, counted)| (gpu, counted.chunk_sms)).collect();
         Ok((planned, chunk_sms))
+    }
+
+    /// Verifies the tenants of a daemon's layout of thread percentages, each with a CUDA client. Returns the shares that clients saw, and
+    /// the difference if one saw other SMs. A client that could not run proves nothing: the journal has the reason.
+    pub(super) async fn verify_shares(
+        &self,
+        operation: &Operation,
+        layout: Option<&LayoutStatus>,
+    ) -> Result<(Vec<PartitionShare>, Option<String>), OperationFailure> {
+        let layout = layout.filter(|layout| layout.enforcement == Enforcement::Percentage);
+        let partitions = layout.map_or(&[][..], |layout| &layout.partitions);
+        let mut reader = self.store.read().await?;
+        let tenants = store::tenants::of_daemon(&mut reader, the_daemon(operation)?).await?;
+        drop(reader);
+        let (mut verified, mut differs) = (Vec::new(), None);
+        for Tenant { name, .. } in tenants {
+            if !partitions.iter().any(|partition| partition.tenants.contains(&name)) {
+                continue;
+            }
+            let verifying = async {
+                let result = self.verify(&name).await;
+                let outcome = match &result {
+                    Ok(None) => "a CUDA client saw its SMs".to_owned(),
+                    Ok(Some(other)) => other.clone(),
+                    Err(why) => format!("not verified: {why}"),
+                };
+                Ok::<_, OperationFailure>((result, outcome))
+            };
+            match self.step(operation.id, &format!("verify {name}"), verifying).await? {
+                Ok(None) => verified.push(name),
+                Ok(Some(other)) => {
+                    differs = Some(format!("tenant {name}: {other}"));
+                    break;
+                }
+                Err(_) => {}
+            }
+        }
+        let seen = partitions
+            .iter()
+            .filter(|partition| partition.tenants.iter().any(|name| verified.contains(name)));
+        Ok((PartitionShare::of(seen).unwrap_or_default(), differs))
     }
 
     /// The shares of a layout; none where static partitions make it hold.

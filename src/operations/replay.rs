@@ -77,9 +77,10 @@ async fn tried(
             return Ok((replay, Some(Stop::Failed(why.into()))));
         }
     };
-    // The driver compares IDs; what clients saw is compared with the record here.
-    let seen = status.and_then(|status| PartitionShare::seen(&status.partitions)).unwrap_or_default();
-    match replay.other_sms(&seen) {
+    // The driver compares IDs; shares are compared with the record here.
+    let (seen, differs) = engine.verify_shares(operation, status.as_ref()).await?;
+    let shares = status.and_then(|status| PartitionShare::of(&status.partitions)).unwrap_or_default();
+    match differs.or_else(|| replay.other_sms(&shares)) {
         None => Ok((replay.done(seen, ran.executed_steps, ran.duration_us), None)),
         Some(why) => {
             let noted = CompletedStep { name: COMPARE.to_owned(), outcome: why.clone() };

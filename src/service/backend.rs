@@ -106,7 +106,22 @@ impl Service {
             refusals: access::refusal_counts::Refusals::default(),
             launches: tenants::leases::queue::LaunchQueue::default(),
         };
-        Self { backend: Arc::new(backend) }
+        let backend = Arc::new(backend);
+        // The engine belongs to the backend, and must not keep it.
+        let weak = Arc::downgrade(&backend);
+        backend.parts.engine.verify_with(Box::new(move |tenant| {
+            let backend = weak.upgrade();
+            Box::pin(async move {
+                let backend = backend.ok_or_else(|| "the manager stops".to_owned())?;
+                let verified = backend.verify_now(tenant).await;
+                let verified = verified.map_err(|error| error.host_error().to_string())?;
+                verified
+                    .blocker
+                    .as_ref()
+                    .map_or_else(|| Ok(verified.other_sms()), |blocker| Err(blocker.message.clone()))
+            })
+        }));
+        Self { backend }
     }
 
     /// Returns the backend to a use case whose caller has the required right.

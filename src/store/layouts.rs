@@ -5,12 +5,12 @@ use uuid::Uuid;
 
 use super::rows::execute;
 use super::values::{AsJson, AsText};
-use super::{StoreError, events, probe_results, to_json};
+use super::{StoreError, events, to_json};
 use crate::domain::daemon::Daemon;
 use crate::domain::event::{DomainEvent, EventCause};
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::active::{
-    ActiveLayout, AppliedLayout, DesiredLayout, DesiredShares, LayoutChange, PartitionIdSource, Previous,
+    ActiveLayout, AppliedLayout, DesiredLayout, LayoutChange, PartitionIdSource, Previous,
 };
 use crate::domain::layout::{Enforcement, GpuMap, Layout, Version, VersionRef, percentage, record};
 use crate::domain::{DaemonName, LayoutName};
@@ -246,10 +246,7 @@ pub async fn desired(
     let desired = DesiredLayout::of(active, &layout, applied.as_ref(), change.as_ref(), gpus);
     let mut desired = desired.map_err(unplannable)?;
     if layout.enforcement == Enforcement::Percentage {
-        let shares = percentage::shares(&layout, &active.gpu_map, gpus).map_err(unplannable)?;
-        let earlier = probe_results::percentages(db, &daemon.name).await?;
-        let earlier = earlier.map_or_else(Vec::new, |verified| verified.shares);
-        desired.shares = Some(DesiredShares { shares, earlier, others: None });
+        desired.shares = percentage::shares(&layout, &active.gpu_map, gpus).map_err(unplannable)?;
     }
     Ok(Some(desired))
 }

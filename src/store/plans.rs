@@ -5,6 +5,7 @@ use sqlx::SqliteConnection;
 use super::{StoreError, daemons, gpus, layouts, maintenance, tenants};
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::Gpu;
+use crate::domain::layout::Enforcement;
 use crate::domain::maintenance::Maintenance;
 use crate::domain::plan::{self, Desired, DirectoryTenant};
 use crate::domain::tenant::Tenant;
@@ -54,11 +55,10 @@ pub async fn desired_of(
     let draining = tenants.iter().filter(|tenant| tenant.draining);
     desired.draining = draining.map(|tenant| tenant.directory.clone()).collect();
     desired.layout = layouts::desired(db, daemon, gpus).await?;
-    if let Some(layout) = &mut desired.layout {
-        let others = plan::beside(layout, spec, tenants, gpus).map_err(unplannable)?;
-        if let Some(shares) = &mut layout.shares {
-            shares.others = others;
-        }
+    if let Some(layout) =
+        desired.layout.as_ref().filter(|layout| layout.enforcement == Enforcement::Percentage)
+    {
+        desired.percentage = plan::server_percentage(layout, spec, tenants, gpus).map_err(unplannable)?;
     }
     Ok(desired)
 }

@@ -4,12 +4,11 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::rows::execute;
-use super::{StoreError, daemons, layouts, probe_results, replays};
+use super::{StoreError, daemons, layouts, replays};
 use crate::domain::daemon::{DesiredState, Incarnation};
+use crate::domain::layout::Enforcement;
 use crate::domain::layout::active::ActiveLayout;
-use crate::domain::layout::document::PartitionShare;
 use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
-use crate::domain::layout::{Enforcement, Layout};
 use crate::domain::{DaemonName, PartitionId};
 
 /// Number of records of restarts that are kept of each daemon.
@@ -45,15 +44,17 @@ pub async fn begin(
         return Ok(());
     };
     let tried = sqlx::query_scalar!(
-        r#"SELECT EXISTS (SELECT 1 FROM partition_runs WHERE daemon = ?1)
-               OR EXISTS (SELECT 1 FROM verified_percentages WHERE daemon = ?1) AS "tried!: bool""#,
+        r#"SELECT EXISTS (SELECT 1 FROM partition_runs WHERE daemon = ?1) AS "tried!: bool""#,
         name.as_str()
     );
     if !tried.fetch_one(&mut *db).await? || layouts::change(&mut *db, name).await?.is_some() {
         return Ok(());
     }
-    let layout = layouts::content(&mut *db, &active).await?;
-    let (expected, shares) = on_record(&mut *db, name, &active, &layout).await?;
+    // A percentage has no ID that could differ.
+    if layouts::content(&mut *db, &active).await?.enforcement == Enforcement::Percentage {
+        return Ok(());
+    }
+    let expected = expected_ids(&mut *db, name, &active).await?;
     let replay = Replay {
         id,
         daemon: name.clone(),
@@ -63,7 +64,7 @@ pub async fn begin(
         cause: ReplayCause::Restart,
         operation: None,
         expected,
-        shares,
+        shares: Vec::new(),
         seen: Vec::new(),
         provenance: None,
         forced: Vec::new(),
@@ -85,19 +86,14 @@ pub async fn begin(
     )
 }
 
-/// Returns the IDs of the steps of a layout, or the shares that clients saw in its partitions, if they are recorded for the daemon.
-pub async fn on_record(
+/// Returns the IDs of the steps of a layout, if they are recorded for the daemon; a layout of percentages has none.
+pub async fn expected_ids(
     db: &mut SqliteConnection,
     daemon: &DaemonName,
     active: &ActiveLayout,
-    layout: &Layout,
-) -> Result<(Option<Vec<PartitionId>>, Vec<PartitionShare>), StoreError> {
-    if layout.enforcement == Enforcement::Percentage {
-        let verified = probe_results::percentages(db, daemon).await?;
-        return Ok((None, verified.and_then(|verified| verified.seen(active, layout)).unwrap_or_default()));
-    }
+) -> Result<Option<Vec<PartitionId>>, StoreError> {
     let applied = layouts::applied(db, daemon).await?.filter(|applied| applied.is_of(active));
-    Ok((applied.map(|applied| applied.record.ids()), Vec::new()))
+    Ok(applied.map(|applied| applied.record.ids()))
 }
 
 #[cfg(test)]
@@ -108,6 +104,7 @@ mod tests {
     use super::super::{Store, TransactionEnd};
     use super::*;
     use crate::domain::daemon::DaemonSpec;
+    use crate::domain::layout::Layout;
     use crate::domain::layout::record::PartitionRun;
     use crate::domain::layout::status::{DriftSeen, LayoutState, LayoutStatus};
     use crate::testing::h200;

@@ -30,7 +30,6 @@ impl Blocker {
                 | ConditionReason::MigEnabled
                 | ConditionReason::PartitionIdDiffers
                 | ConditionReason::PartitionNotMade
-                | ConditionReason::PartitionNotProven
                 | ConditionReason::PartitionsInterfered
                 | ConditionReason::ProgramsOfAnotherDriver
                 | ConditionReason::ShapeDiffers

@@ -6,7 +6,6 @@ use super::report::event_detector::EventDetector;
 use crate::domain::client::ClientId;
 use crate::domain::compute_mode::OwnedComputeMode;
 use crate::domain::daemon::Incarnation;
-use crate::domain::layout::active::ProvenLayout;
 use crate::domain::layout::record::PartitionRun;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::{DaemonName, FilePlace, GpuUuid};
@@ -71,8 +70,6 @@ pub enum DurableRecord {
     Incarnation(Incarnation),
     /// The partitions of its control process, before a session that changes them and after it.
     PartitionRun(PartitionRun),
-    /// The percentages of its layout that CUDA clients have confirmed.
-    PercentageProof(ProvenLayout),
     /// The first final status of its layout in its control process.
     Layout(Box<LayoutStatus>),
     /// The compute mode of a GPU before it was changed; `None` once it was restored.

@@ -98,7 +98,7 @@ def test_percentage_layout_is_replayed_and_verified(here, there, elsewhere, visi
     page.get_by_label("Document", exact=True).fill(document)
     page.get_by_label("Daemon").select_option("gpu0")
     press(page, "Preview")
-    expect(page.get_by_text("A CUDA client runs in each partition")).to_be_visible()
+    expect(page.get_by_text("A CUDA client of each tenant verifies its SMs")).to_be_visible()
     other.accessible()
     press(page, "Replay it on gpu0")
     page.wait_for_url("**/replays/*")

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::percentage::PlannedShare;
-use super::percentage::proof::ProvenShare;
 use super::record::{PartitionRun, Record};
-use super::{AddStep, Enforcement, GpuMap, Layout, ResolvedStep, VersionRef, document};
+use super::{Enforcement, GpuMap, Layout, ResolvedStep, VersionRef};
 use crate::gpu::Gpu;
-use crate::{GpuUuid, InvalidValue, LayoutName, PartitionId, PartitionName, TenantName, ThreadPercentage};
+use crate::{GpuUuid, InvalidValue, LayoutName, PartitionId, PartitionName, TenantName};
 
 /// The layout in a daemon's spec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -67,19 +66,8 @@ pub struct DesiredLayout {
     pub chunk_sms: BTreeMap<GpuUuid, u32>,
     /// Tenants bound to each partition that is there at its end.
     pub tenants: BTreeMap<PartitionName, Vec<TenantName>>,
-    /// With `enforcement: percentage`, the shares of its partitions; otherwise `None`.
-    pub shares: Option<DesiredShares>,
-}
-
-/// The shares of a layout that thread percentages enforce.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DesiredShares {
-    /// The planned share of each partition.
+    /// With `enforcement: percentage`, the shares of its partitions.
     pub shares: Vec<PlannedShare>,
-    /// Shares that CUDA clients saw when a layout of this daemon was last applied. The search begins with them, and they prove nothing.
-    pub earlier: Vec<ProvenShare>,
-    /// The largest percentage of the daemon's tenants that have no partition.
-    pub others: Option<ThreadPercentage>,
 }
 
 /// The IDs that the steps of a layout give on the GPUs of a daemon, with which each later run is compared.
@@ -131,34 +119,6 @@ impl AppliedLayout {
     }
 }
 
-/// The proven shares of a version of a layout.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProvenLayout {
-    /// The layout's name and version.
-    pub version: VersionRef,
-    /// The proven shares, by size of the partitions.
-    pub shares: Vec<ProvenShare>,
-}
-
-impl ProvenLayout {
-    /// Returns the share that was seen in each partition of a layout; `None` if it belongs to another version, or if a partition was not
-    /// seen on these GPUs.
-    pub fn seen(&self, active: &ActiveLayout, layout: &Layout) -> Option<Vec<document::PartitionShare>> {
-        if self.version != active.version_ref() {
-            return None;
-        }
-        let share = |add: &AddStep| {
-            let gpu = active.gpu_map.get(&add.gpu)?;
-            let mut proven = self.shares.iter().filter(|proven| proven.chunks == add.chunks);
-            let (percentage, sms) =
-                proven.find_map(|proven| Some((proven.percentage, *proven.seen.get(gpu)?)))?;
-            let partition = add.partition.clone();
-            Some(document::PartitionShare { partition, active_thread_percentage: percentage, sms })
-        };
-        layout.adds().map(share).collect()
-    }
-}
-
 /// A change of a daemon's layout that is under way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayoutChange {
@@ -198,7 +158,7 @@ impl DesiredLayout {
             chunk_sms: chunk_sms(gpus, steps.iter().map(|step| &step.gpu)),
             steps,
             tenants: layout.partitions().map(|add| (add.partition.clone(), add.tenants.clone())).collect(),
-            shares: None,
+            shares: Vec::new(),
         })
     }
 }

@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::active::ActiveLayout;
-use super::record::{DriftKind, PartitionDrift, PartitionRun, Record};
-use super::{PartitionChange, ResolvedStep};
+use super::percentage::PlannedShare;
+use super::record::{DriftKind, PartitionDrift, PartitionRun, Record, RecordedStep};
+use super::status::LayoutState;
+use super::{ResolvedStep, final_steps};
 use crate::count::counted;
 use crate::daemon::DaemonStatus;
 use crate::partitions::GpuPartitions;
@@ -62,8 +64,8 @@ pub enum DifferenceKind {
     NotListed,
     /// Steps are under way, or were cut short.
     Unfinished,
-    /// A CUDA client saw other SMs than planned, or none has run yet.
-    NotProven,
+    /// The thread percentage of a partition is not in force.
+    NotInForce,
 }
 
 /// The state to compare with a layout.
@@ -83,6 +85,26 @@ pub struct Asserted<'a> {
     pub present: &'a [GpuPartitions],
 }
 
+impl LayoutDifference {
+    /// Creates a difference that is about no partition.
+    fn general(kind: DifferenceKind, message: String) -> Self {
+        Self { kind, gpu: None, partition: None, expected: None, got: None, message }
+    }
+}
+
+impl From<PartitionDrift> for LayoutDifference {
+    fn from(drift: PartitionDrift) -> Self {
+        let message = drift.to_string();
+        let PartitionDrift { kind, gpu, partition, id, .. } = drift;
+        let (kind, got) = match kind {
+            DriftKind::Missing => (DifferenceKind::Missing, None),
+            DriftKind::OtherSize => (DifferenceKind::OtherSize, Some(id)),
+            DriftKind::Unknown => (DifferenceKind::Unknown, Some(id)),
+        };
+        Self { kind, gpu: Some(gpu), partition, expected: None, got, message }
+    }
+}
+
 /// Returns the difference if the daemon's spec names another layout, version or GPUs.
 pub fn spec_difference(active: &ActiveLayout, spec: Option<&ActiveLayout>) -> Option<LayoutDifference> {
     let same = spec
@@ -99,144 +121,109 @@ pub fn spec_difference(active: &ActiveLayout, spec: Option<&ActiveLayout>) -> Op
         spec.map_or_else(|| "no layout".to_owned(), words),
         words(active)
     );
-    Some(LayoutDifference {
-        kind: DifferenceKind::Spec,
-        gpu: None,
-        partition: None,
-        expected: None,
-        got: None,
-        message,
-    })
+    Some(LayoutDifference::general(DifferenceKind::Spec, message))
 }
 
 /// Returns the difference of a daemon that lists no partitions now; its message names the reason by the daemon's status.
 pub fn not_listed(daemon: &DaemonName, status: &DaemonStatus) -> LayoutDifference {
-    LayoutDifference {
-        kind: DifferenceKind::NotListed,
-        gpu: None,
-        partition: None,
-        expected: None,
-        got: None,
-        message: status.without_partitions(daemon),
-    }
+    LayoutDifference::general(DifferenceKind::NotListed, status.without_partitions(daemon))
 }
 
 /// Returns the differences between a daemon in static mode and a layout.
 pub fn differences(asserted: &Asserted<'_>) -> Vec<LayoutDifference> {
+    let Asserted { active, steps, expected, spec, run, present } = *asserted;
     let nothing = Record::default();
-    let record = asserted.run.map_or(&nothing, |run| &run.record);
-    let mut found: Vec<LayoutDifference> =
-        spec_difference(asserted.active, asserted.spec).into_iter().collect();
-    if asserted.run.is_some_and(|run| run.before.is_some()) {
-        found.push(LayoutDifference {
-            kind: DifferenceKind::Unfinished,
-            gpu: None,
-            partition: None,
-            expected: None,
-            got: None,
-            message: "steps that change partitions are under way, or were cut short".to_owned(),
-        });
+    let record = run.map_or(&nothing, |run| &run.record);
+    let mut found: Vec<LayoutDifference> = spec_difference(active, spec).into_iter().collect();
+    if run.is_some_and(|run| run.before.is_some()) {
+        let message = "steps that change partitions are under way, or were cut short".to_owned();
+        found.push(LayoutDifference::general(DifferenceKind::Unfinished, message));
     }
-    let live = record.live();
     let before = found.len();
-    for (number, step) in asserted.steps.iter().enumerate() {
-        let removed = asserted.steps[number..]
-            .iter()
-            .any(|later| later.change == PartitionChange::Remove && later.partition == step.partition);
-        if step.change == PartitionChange::Remove || removed {
-            continue;
-        }
-        let expected = asserted.expected.and_then(|ids| ids.get(number));
-        let made = live.get(&step.partition).filter(|made| made.gpu == step.gpu);
-        let listed =
-            made.and_then(|made| asserted.present.iter().find(|gpu| gpu.gpu == step.gpu)?.get(&made.id));
-        let difference = |kind, message| LayoutDifference {
-            kind,
-            gpu: Some(step.gpu.clone()),
-            partition: Some(step.partition.clone()),
-            expected: expected.cloned(),
-            got: listed.map(|listed| listed.id.clone()),
-            message,
-        };
-        let name = &step.partition;
-        match (listed, expected) {
-            (None, _) => found.push(difference(
-                DifferenceKind::Missing,
-                format!("partition {name} of {} is not on {}", counted(step.chunks, "chunk"), step.gpu),
-            )),
-            (Some(listed), _) if listed.chunks != step.chunks => found.push(difference(
-                DifferenceKind::OtherSize,
-                format!(
-                    "partition {name} has {}, and the layout says {}",
-                    counted(listed.chunks, "chunk"),
-                    step.chunks
-                ),
-            )),
-            (Some(listed), Some(expected)) if listed.id != *expected => found.push(difference(
-                DifferenceKind::OtherId,
-                format!("partition {name} has the ID {}, and {expected} is recorded", listed.id),
-            )),
-            _ => {}
+    let stays: Vec<(usize, &ResolvedStep)> = final_steps(steps).collect();
+    let expected = |name: &PartitionName| {
+        let (number, _) = stays.iter().find(|(_, step)| step.partition == *name)?;
+        expected?.get(*number)
+    };
+    let about = |kind, gpu: &GpuUuid, partition: &PartitionName, got, message| LayoutDifference {
+        kind,
+        gpu: Some(gpu.clone()),
+        partition: Some(partition.clone()),
+        expected: expected(partition).cloned(),
+        got,
+        message,
+    };
+    // The layout's partitions, under the IDs that they got here.
+    let (live, mut made) = (record.live(), Record::default());
+    for (_, ResolvedStep { gpu, partition, chunks, .. }) in &stays {
+        if let Some(taken) = live.get(partition).filter(|taken| taken.gpu == *gpu) {
+            made.0.push(RecordedStep { chunks: *chunks, ..(*taken).clone() });
+        } else {
+            let message = format!("partition {partition} of {} is not on {gpu}", counted(*chunks, "chunk"));
+            found.push(about(DifferenceKind::Missing, gpu, partition, None, message));
         }
     }
-    found.extend(strangers(asserted, record));
-    if found.len() == before && !record.is_of(asserted.steps) {
-        found.push(LayoutDifference {
-            kind: DifferenceKind::OtherSteps,
-            gpu: None,
-            partition: None,
-            expected: None,
-            got: None,
-            message: "the partitions are there, but were made by other steps than the layout's".to_owned(),
-        });
+    let on_its_gpus = present.iter().filter(|gpu| steps.iter().any(|step| step.gpu == gpu.gpu));
+    let drift = made.drift(&on_its_gpus.cloned().collect::<Vec<_>>());
+    for RecordedStep { gpu, partition, id, .. } in &made.0 {
+        let as_made = drift.iter().all(|drift| (&drift.gpu, &drift.id) != (gpu, id));
+        if let Some(recorded) = expected(partition).filter(|recorded| as_made && *recorded != id) {
+            let message = format!("partition {partition} has the ID {id}, and {recorded} is recorded");
+            found.push(about(DifferenceKind::OtherId, gpu, partition, Some(id.clone()), message));
+        }
+    }
+    for drift in drift {
+        // One that a step of the layout should have removed has a name.
+        let taken = live.values().find(|taken| (&taken.gpu, &taken.id) == (&drift.gpu, &drift.id));
+        let partition = drift.partition.clone().or_else(|| taken.map(|taken| taken.partition.clone()));
+        let expected = partition.as_ref().and_then(expected).cloned();
+        found.push(LayoutDifference { expected, ..PartitionDrift { partition, ..drift }.into() });
+    }
+    if found.len() == before && !record.is_of(steps) {
+        let message = "the partitions are there, but were made by other steps than the layout's".to_owned();
+        found.push(LayoutDifference::general(DifferenceKind::OtherSteps, message));
     }
     found
 }
 
-/// Returns partitions on the layout's GPUs that it does not have, or should have removed.
-fn strangers(asserted: &Asserted<'_>, record: &Record) -> Vec<LayoutDifference> {
-    let finally = |name: &PartitionName| {
-        let mut of_it = asserted.steps.iter().filter(|step| step.partition == *name);
-        of_it.next_back().is_some_and(|step| step.change == PartitionChange::Add)
-    };
-    let on_its_gpus =
-        asserted.present.iter().filter(|gpu| asserted.steps.iter().any(|step| step.gpu == gpu.gpu));
-    let on_its_gpus: Vec<GpuPartitions> = on_its_gpus.cloned().collect();
-    let unknown = record
-        .drift(&on_its_gpus)
-        .into_iter()
-        .filter(|drift| drift.kind == DriftKind::Unknown)
-        .map(|drift| (drift.partition.clone(), drift));
-    let live = record.live();
-    let left = live.values().filter(|made| !finally(&made.partition)).filter_map(|made| {
-        let gpu = on_its_gpus.iter().find(|gpu| gpu.gpu == made.gpu)?;
-        let listed = gpu.get(&made.id)?;
-        let (kind, partition) = (DriftKind::Unknown, Some(made.partition.clone()));
-        let drift = PartitionDrift {
-            kind,
-            gpu: made.gpu.clone(),
-            partition: partition.clone(),
-            id: listed.id.clone(),
-            chunks: listed.chunks,
+/// Returns the differences between a daemon and a layout of thread percentages: its spec, the shares that are in force, and the
+/// percentage that its servers hold now.
+pub fn share_differences(
+    active: &ActiveLayout,
+    spec: Option<&ActiveLayout>,
+    shares: &[PlannedShare],
+    status: &DaemonStatus,
+) -> Vec<LayoutDifference> {
+    let layout = status.layout.iter().filter(|layout| layout.state == LayoutState::Applied);
+    let in_force: Vec<_> = layout
+        .flat_map(|layout| &layout.partitions)
+        .map(|known| (&known.partition, &known.gpu, known.percentage))
+        .collect();
+    let servers = status.effective.iter().flat_map(|seen| &seen.servers);
+    let held = servers.filter_map(|server| server.active_thread_percentage).min();
+    let difference = |share: &PlannedShare| {
+        let PlannedShare { partition, gpu, sms, percentage, .. } = share;
+        let message = if in_force.contains(&(partition, gpu, Some(*percentage))) {
+            let held = held.filter(|held| held < percentage)?;
+            format!(
+                "the server holds {held} %, and partition {partition} needs {percentage} %: another program has changed it"
+            )
+        } else {
+            format!("partition {partition} of {sms} SMs on {gpu} is not in force")
         };
-        Some((partition, drift))
-    });
-    unknown
-        .chain(left)
-        .map(|(partition, drift)| LayoutDifference {
-            kind: DifferenceKind::Unknown,
-            message: drift.to_string(),
-            gpu: Some(drift.gpu),
+        let (gpu, partition) = (Some(gpu.clone()), Some(partition.clone()));
+        Some(LayoutDifference {
+            gpu,
             partition,
-            expected: None,
-            got: Some(drift.id),
+            ..LayoutDifference::general(DifferenceKind::NotInForce, message)
         })
-        .collect()
+    };
+    spec_difference(active, spec).into_iter().chain(shares.iter().filter_map(difference)).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::RecordedStep;
+    use super::super::PartitionChange;
     use super::DifferenceKind::{Missing, OtherId, OtherSize, OtherSteps, Spec, Unfinished, Unknown};
     use super::*;
     use crate::partitions::ListedPartition;

@@ -77,7 +77,7 @@ pub struct Recorded {
     /// The ID that each step gave or took away; empty where the enforcement has no IDs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<PartitionId>,
-    /// The thread percentage and SMs that a CUDA client saw in each partition, where the enforcement is a percentage.
+    /// The thread percentage and SMs of each partition, where the enforcement is a percentage.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<PartitionShare>,
     /// The hardware and software of the host.
@@ -94,13 +94,13 @@ pub struct PartitionShare {
     pub partition: PartitionName,
     /// Its thread percentage.
     pub active_thread_percentage: ThreadPercentage,
-    /// SMs that a CUDA client saw under it.
+    /// SMs that it gives.
     pub sms: u32,
 }
 
 impl PartitionShare {
-    /// Returns the shares that CUDA clients saw in these partitions; `None` until they have seen all of them.
-    pub fn seen(partitions: &[PartitionStatus]) -> Option<Vec<Self>> {
+    /// Returns the shares of these partitions; `None` where they are static.
+    pub fn of<'p>(partitions: impl IntoIterator<Item = &'p PartitionStatus>) -> Option<Vec<Self>> {
         let share = |partition: &PartitionStatus| {
             Some(Self {
                 partition: partition.partition.clone(),
@@ -108,7 +108,7 @@ impl PartitionShare {
                 sms: partition.sms?,
             })
         };
-        partitions.iter().map(share).collect()
+        partitions.into_iter().map(share).collect()
     }
 }
 

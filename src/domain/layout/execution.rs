@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::percentage::proof::ShareFailure;
 use super::plan::{Action, Plan, Reason, add_command, remove_command};
 use super::record::{Degraded, ExecutedStep, Record, RecordedStep};
 use super::{PartitionChange, ResolvedStep};
@@ -126,11 +125,6 @@ pub enum LayoutFailureCause {
         /// The error.
         why: String,
     },
-    /// CUDA clients did not see the SMs that the thread percentages were to give them.
-    NotProven {
-        /// The failure of the proof.
-        failure: ShareFailure,
-    },
     /// Nothing was done, since the plan was blocked.
     Blocked {
         /// The blockers in words.
@@ -153,7 +147,6 @@ impl std::fmt::Display for LayoutFailureCause {
                 write!(f, "another program changes partitions of this daemon: {seen}")
             }
             Self::Unreachable { why } => write!(f, "the daemon could not be reached: {why}"),
-            Self::NotProven { failure } => write!(f, "{failure}"),
             Self::Blocked { why } => write!(f, "{why}"),
         }
     }

@@ -364,6 +364,16 @@ pub struct ResolvedStep {
     pub change: PartitionChange,
 }
 
+/// Returns the steps whose partitions are there after all steps, each with its number.
+pub fn final_steps(steps: &[ResolvedStep]) -> impl Iterator<Item = (usize, &ResolvedStep)> {
+    steps.iter().enumerate().filter(|(number, step)| {
+        let removes = |later: &ResolvedStep| {
+            later.change == PartitionChange::Remove && later.partition == step.partition
+        };
+        !steps[*number..].iter().any(removes)
+    })
+}
+
 /// A change of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -254,12 +254,8 @@ impl LayoutPlanStep {
         if let Some(id) = step.id.as_ref().or(step.expected.as_ref()) {
             write!(text, ", {id}")?;
         }
-        match step.percentage {
-            Some(percentage) => write!(text, ", {percentage} %")?,
-            None if step.enforcement == Enforcement::Percentage => {
-                write!(text, ", a percentage to be found")?;
-            }
-            None => {}
+        if let Some(percentage) = step.percentage {
+            write!(text, ", {percentage} %")?;
         }
         let why = match step.reason {
             Reason::Layout => None,

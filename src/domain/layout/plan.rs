@@ -72,7 +72,7 @@ pub struct PlannedStep {
     /// The mechanism that enforces the partition; a percentage takes no command.
     #[serde(default)]
     pub enforcement: Enforcement,
-    /// The thread percentage that enforces it; left out where a CUDA client has to find it.
+    /// The thread percentage that enforces it; left out where the partition is static.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percentage: Option<ThreadPercentage>,
     /// Its ID, if the partition is already there.

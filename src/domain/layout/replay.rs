@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use super::active::{ActiveLayout, AppliedLayout, PartitionIdSource};
 use super::document::{FingerprintDifference, PartitionShare, Provenance};
 use super::execution::LayoutFailureCause;
-use super::percentage::proof::ShareFailure;
 use super::record::{ExecutedStep, Record, RecordedStep};
 use super::status::LayoutStatus;
 use super::{GpuMap, Layout, VersionRef};
@@ -36,10 +35,10 @@ pub struct Replay {
     pub operation: Option<uuid::Uuid>,
     /// The recorded ID of each step; `null` where none is recorded.
     pub expected: Option<Vec<PartitionId>>,
-    /// The recorded shares that CUDA clients are to see, where the enforcement is a percentage.
+    /// The recorded shares that the partitions are to have, where the enforcement is a percentage.
     #[serde(default)]
     pub shares: Vec<PartitionShare>,
-    /// The shares that CUDA clients saw, where the enforcement is a percentage.
+    /// The shares that CUDA clients of verified tenants saw, where the enforcement is a percentage.
     #[serde(default)]
     pub seen: Vec<PartitionShare>,
     /// Source of the recorded IDs, if they came with a document.
@@ -81,11 +80,11 @@ pub enum ReplayCause {
 pub enum Verdict {
     /// It is under way.
     Pending,
-    /// Every step gave the recorded ID; of percentages, CUDA clients saw the recorded SMs.
+    /// Every step gave the recorded ID, or every percentage the recorded SMs.
     Same,
-    /// All steps were done, and there was no record to compare with. The result is recorded from now on.
+    /// All steps were done, and there was no record to compare with. IDs are recorded from now on.
     First,
-    /// A step gave another ID than the recorded one, or CUDA clients saw other SMs; everything was undone.
+    /// A step gave another ID than the recorded one, or a percentage other SMs; everything was undone.
     Differs,
     /// It did not complete for another reason.
     Failed,
@@ -156,16 +155,15 @@ impl Replay {
         }))
     }
 
-    /// Describes the partitions in which CUDA clients saw other SMs than are recorded; `None` if there are none.
-    pub fn other_sms(&self, seen: &[PartitionShare]) -> Option<String> {
+    /// Describes the partitions whose percentages give other SMs than are recorded; `None` if there are none.
+    pub fn other_sms(&self, given: &[PartitionShare]) -> Option<String> {
         let differs = |recorded: &PartitionShare| {
             let (partition, sms) = (&recorded.partition, recorded.sms);
-            match seen.iter().find(|seen| seen.partition == *partition) {
-                None => Some(format!("no CUDA client saw partition {partition}, and {sms} SMs are recorded")),
-                Some(seen) if seen.sms != sms => Some(format!(
-                    "a CUDA client saw {} SMs in partition {partition}, and {sms} are recorded",
-                    seen.sms
-                )),
+            match given.iter().find(|given| given.partition == *partition) {
+                None => Some(format!("there is no partition {partition}, and {sms} SMs are recorded")),
+                Some(given) if given.sms != sms => {
+                    Some(format!("partition {partition} has {} SMs, and {sms} are recorded", given.sms))
+                }
                 Some(_) => None,
             }
         };
@@ -181,7 +179,7 @@ impl Replay {
         Self { seen, verdict, steps, duration_us, ..self }
     }
 
-    /// Returns the replay as different, since CUDA clients saw other SMs than are recorded.
+    /// Returns the replay as different, since partitions have other SMs than are recorded, or CUDA clients saw others.
     #[must_use]
     pub fn differed(self, why: String, seen: Vec<PartitionShare>, duration_us: Option<u64>) -> Self {
         Self { seen, verdict: Verdict::Differs, error: Some(why), duration_us, ..self }
@@ -200,11 +198,7 @@ impl Replay {
         if let Some(failure) = &status.failure {
             return self.given_up(failure.cause.to_string(), Some(&failure.cause), steps, duration_us);
         }
-        let seen = PartitionShare::seen(&status.partitions).unwrap_or_default();
-        match self.other_sms(&seen) {
-            Some(why) => self.differed(why, seen, duration_us),
-            None => self.done(seen, steps, duration_us),
-        }
+        self.done(Vec::new(), steps, duration_us)
     }
 
     /// Returns the replay as given up; the cause decides between the verdicts `Differs` and `Failed`.
@@ -216,15 +210,7 @@ impl Replay {
         steps: Vec<ExecutedStep>,
         duration_us: Option<u64>,
     ) -> Self {
-        let differs = matches!(
-            cause,
-            Some(
-                LayoutFailureCause::OtherId { .. }
-                    | LayoutFailureCause::NotProven {
-                        failure: ShareFailure::Differs { .. } | ShareFailure::NoPercentage { .. }
-                    }
-            )
-        );
+        let differs = matches!(cause, Some(LayoutFailureCause::OtherId { .. }));
         let verdict = if differs { Verdict::Differs } else { Verdict::Failed };
         Self { verdict, error: Some(why), steps, duration_us, ..self }
     }

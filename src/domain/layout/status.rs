@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::execution::LayoutFailureCause;
-use super::percentage::proof::ShareFailure;
 use super::record::{Degraded, ExecutedStep, PartitionDrift};
 use super::{Enforcement, VersionRef};
 use crate::condition::ConditionReason;
@@ -33,8 +32,7 @@ pub struct LayoutStatus {
     pub drift_seen: DriftSeen,
     /// Partitions that are not as they were, since something had to be undone or restored.
     pub degraded: Vec<Degraded>,
-    /// Failure of a layout that is not in force. The layout is not tried again before something changes, unless CUDA clients could not see
-    /// its partitions.
+    /// Failure of a layout that is not in force. The layout is not tried again before something changes.
     pub failure: Option<LayoutFailure>,
     /// The commands of the run that applies it, or of the last that did; those of a repair are in `drift_seen`.
     pub executed_steps: Vec<ExecutedStep>,
@@ -54,11 +52,7 @@ impl LayoutStatus {
 
     /// Returns true if the layout is in force, or will not be before long without a change.
     pub fn is_decided(&self) -> bool {
-        match self.state {
-            LayoutState::Pending | LayoutState::Applying => false,
-            LayoutState::Applied | LayoutState::Drifted | LayoutState::Degraded => true,
-            LayoutState::Failed => !self.failure.as_ref().is_some_and(LayoutFailure::is_tried_again),
-        }
+        !matches!(self.state, LayoutState::Pending | LayoutState::Applying)
     }
 }
 
@@ -101,7 +95,7 @@ pub enum LayoutState {
     Drifted,
     /// It is there, and some partitions have other IDs than they had.
     Degraded,
-    /// It could not be applied, and is not tried again before something changes, unless CUDA clients could not see its partitions.
+    /// It could not be applied, and is not tried again before something changes.
     Failed,
 }
 
@@ -121,10 +115,10 @@ pub struct PartitionStatus {
     pub expected: Option<PartitionId>,
     /// Its chunks.
     pub chunks: u32,
-    /// Its number of SMs, as listed, or with `enforcement: percentage` as a CUDA client saw them; `null` before that.
+    /// Its number of SMs: as listed, `null` before that; with `enforcement: percentage`, those that its percentage gives by the formula,
+    /// which the verification of a tenant proves.
     pub sms: Option<u32>,
-    /// With `enforcement: percentage`, the thread percentage under which a CUDA client saw these SMs since the control process
-    /// was started; left out before that, and where the partition is static.
+    /// With `enforcement: percentage`, the thread percentage of its tenants; left out where the partition is static.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percentage: Option<ThreadPercentage>,
     /// Tenants bound to it.
@@ -152,16 +146,9 @@ impl LayoutFailure {
             }
             LayoutFailureCause::NotDone { .. } => "; see control.log, and apply the layout again",
             LayoutFailureCause::Interference { .. } => ": have them stop, and apply the layout again",
-            LayoutFailureCause::Unreachable { .. }
-            | LayoutFailureCause::NotProven { .. }
-            | LayoutFailureCause::Blocked { .. } => "",
+            LayoutFailureCause::Unreachable { .. } | LayoutFailureCause::Blocked { .. } => "",
         };
         Self { generation, message: format!("{cause}{remedy}"), cause }
-    }
-
-    /// Returns true if the layout is tried again after a pause without any change.
-    pub fn is_tried_again(&self) -> bool {
-        matches!(self.cause, LayoutFailureCause::NotProven { failure: ShareFailure::NotSeen { .. } })
     }
 
     /// Returns the reason for the daemon's condition.
@@ -171,11 +158,6 @@ impl LayoutFailure {
             LayoutFailureCause::NotDone { .. } => ConditionReason::PartitionNotMade,
             LayoutFailureCause::Interference { .. } => ConditionReason::PartitionsInterfered,
             LayoutFailureCause::Unreachable { .. } => ConditionReason::DaemonUnreachable,
-            // Tried again by itself.
-            LayoutFailureCause::NotProven { failure: ShareFailure::NotSeen { .. } } => {
-                ConditionReason::PartitionNotSeen
-            }
-            LayoutFailureCause::NotProven { .. } => ConditionReason::PartitionNotProven,
             LayoutFailureCause::Blocked { .. } => ConditionReason::LayoutBlocked,
         }
     }

@@ -70,6 +70,17 @@ impl VerificationResult {
         settings.dedup();
         settings
     }
+
+    /// Describes the SMs that the client saw, where these are not those of its share; `None` if they are, or if no client ran.
+    pub fn other_sms(&self) -> Option<String> {
+        let is_sms = |one: &&SettingComparison| one.setting == VerifiedSetting::Sms;
+        let differs = |one: &&SettingComparison| one.verdict == ComparisonVerdict::Differs;
+        let one = self.comparisons.iter().filter(is_sms).find(differs)?;
+        let sms = |value: &Option<SettingValue>| {
+            value.as_ref().map_or_else(String::new, |value| value.words(one.setting, ToString::to_string))
+        };
+        Some(format!("a CUDA client saw {} SMs and should see {}", sms(&one.seen), sms(&one.expected)))
+    }
 }
 
 /// The result of a verification.

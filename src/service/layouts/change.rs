@@ -10,10 +10,12 @@ use crate::domain::access::Right;
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
-use crate::domain::layout::assertion::{Asserted, Assertion, differences, not_listed, spec_difference};
+use crate::domain::layout::assertion::{
+    Asserted, Assertion, differences, not_listed, share_differences, spec_difference,
+};
 use crate::domain::layout::moves::moves;
 use crate::domain::layout::outlook::LayoutPlan;
-use crate::domain::layout::{Enforcement, GpuMap, Layout, Role, VersionRef, map_roles, percentage};
+use crate::domain::layout::{Enforcement, GpuMap, Layout, Role, VersionRef, map_roles};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, LayoutName};
 use crate::operations::OutlookError;
@@ -161,7 +163,7 @@ impl Service {
         let spec = daemon.spec.layout.as_ref();
         let differences = if layout.enforcement == Enforcement::Percentage {
             let shares = backend.parts.engine.shares(&active, &layout).await?;
-            percentage::assertion::differences(&active, spec, &shares, status)
+            share_differences(&active, spec, &shares, status)
         } else {
             match effective.and_then(|seen| seen.partitions.as_deref()) {
                 None => spec_difference(&active, spec)

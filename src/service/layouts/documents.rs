@@ -86,9 +86,7 @@ impl Service {
         let seen = backend.parts.engine.poll_for_layout(daemon, &active, &version.layout, timeout).await?;
         let given = match version.layout.enforcement {
             Enforcement::Static => given(&seen).map(|ids| (ids, Vec::new())),
-            Enforcement::Percentage => {
-                proven_shares(&seen, holder.generation).map(|shares| (Vec::new(), shares))
-            }
+            Enforcement::Percentage => shares(&seen, holder.generation).map(|shares| (Vec::new(), shares)),
         };
         let (ids, shares) = given.map_err(|why| {
             ServiceError::Conflict(format!(
@@ -97,7 +95,7 @@ impl Service {
         })?;
         refuse_other_program(daemon, &seen)?;
         // The fingerprint is that of the present hardware, driver and program, because the present control process gave these
-        // IDs (or its clients saw these SMs). Nothing of an earlier process is exported.
+        // IDs. Nothing of an earlier process is exported.
         let fingerprint = backend.fingerprint(daemon, &active.gpu_map, version.layout.enforcement).await?;
         let recorded =
             Recorded { ids, shares, fingerprint, provenance: backend.provenance(daemon, &version) };
@@ -260,15 +258,15 @@ fn given(seen: &PolledDaemon) -> Result<Vec<PartitionId>, String> {
     }
 }
 
-/// Returns the SMs that CUDA clients saw in each partition since the control process started; the reason if they have not seen them.
-fn proven_shares(seen: &PolledDaemon, generation: i64) -> Result<Vec<PartitionShare>, String> {
+/// Returns the share of each partition, if the layout is in force; otherwise the reason.
+fn shares(seen: &PolledDaemon, generation: i64) -> Result<Vec<PartitionShare>, String> {
     let status = seen.observed.status.layout.as_ref();
     let of_this = status.filter(|status| {
         status.version_ref().as_ref() == Some(&seen.desired.version)
             && status.generation == generation
             && status.state == LayoutState::Applied
     });
-    of_this.and_then(|status| PartitionShare::seen(&status.partitions)).ok_or_else(|| blocker(status))
+    of_this.and_then(|status| PartitionShare::of(&status.partitions)).ok_or_else(|| blocker(status))
 }
 
 /// Returns the reason why a layout is not in force as recorded, by its status.

@@ -156,7 +156,8 @@ impl Service {
             Some(recorded) => (None, recorded.shares.clone()),
             None => {
                 let mut reader = backend.parts.store.read().await?;
-                store::restarts::on_record(&mut reader, &daemon.name, &active, &layout).await?
+                let expected = store::restarts::expected_ids(&mut reader, &daemon.name, &active).await?;
+                (expected, Vec::new())
             }
         };
         let clock = ctx.clock;

@@ -7,10 +7,10 @@ use crate::domain::daemon::Daemon;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::percentage::own_share::own_shares;
+use crate::domain::layout::status::LayoutState;
 use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::domain::{GpuUuid, TenantName, ThreadPercentage};
 use crate::service::access::context::RequestContext;
-use crate::service::access::redaction::AudienceText;
 use crate::service::{Backend, Service, ServiceError};
 use crate::store;
 
@@ -26,11 +26,10 @@ impl Service {
 }
 
 impl Backend {
-    /// The thread percentage of the tenant's partitions on its GPUs, as CUDA clients verified it under the present control
-    /// process; `None` for a tenant outside any layout of this kind.
+    /// The thread percentage of the tenant's partitions on its GPUs; `None` for a tenant outside any layout of this kind.
     ///
-    /// Refused until it is verified on each GPU for `generation` of the daemon or a later one: the environment would belong
-    /// to another layout, or to none.
+    /// Refused until the layout is in force for `generation` of the daemon or a later one: the environment would belong to another
+    /// layout, or to none.
     pub(super) fn share_of(
         &self,
         tenant: &Tenant,
@@ -44,9 +43,9 @@ impl Backend {
         if layout.enforcement != Enforcement::Percentage || mine.is_empty() {
             return Ok(None);
         }
-        if layout.generation < generation {
+        if layout.generation < generation || layout.state != LayoutState::Applied {
             let refused = format!(
-                "the layout of daemon {} is being changed, and tenant {} is in it: wait until it is in force",
+                "the layout of daemon {} is not in force, and tenant {} is in it: wait until it is",
                 tenant.spec.daemon, tenant.name
             );
             return Err(ServiceError::Conflict(refused).visible_to_tenants());
@@ -59,26 +58,7 @@ impl Backend {
             );
             return Err(ServiceError::Conflict(refused).visible_to_tenants());
         }
-        let unproven = mine.iter().find(|partition| partition.percentage.is_none());
-        match (unproven, mine.first().and_then(|partition| partition.percentage)) {
-            (None, Some(percentage)) => Ok(Some(percentage)),
-            (unproven, _) => {
-                let partition = unproven.map(|partition| partition.partition.to_string()).unwrap_or_default();
-                let why = layout.failure.map_or_else(
-                    || AudienceText::same("a CUDA client has not verified its SMs yet"),
-                    |failure| {
-                        AudienceText::new(
-                            failure.message,
-                            "its layout is not in force: ask the host's operator",
-                        )
-                    },
-                );
-                let refused = |why: &str| {
-                    format!("partition {partition} of tenant {} is not verified: {why}", tenant.name)
-                };
-                Err(why.map(refused).into())
-            }
-        }
+        Ok(mine.first().and_then(|partition| partition.percentage))
     }
 }
 

@@ -35,6 +35,8 @@ use crate::store::{self, StoreError};
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time after which a running client is given up: longer than all its timeouts together, in milliseconds.
 const GIVEN_UP_MS: i64 = 180_000;
+/// Pause before an operation asks again if the tenant's client has ended.
+const TURN: Duration = Duration::from_millis(100);
 
 /// Settings that a client saw, compared with the expected ones, and the variables it was started with.
 type ProbeResult = (Vec<SettingComparison>, BTreeMap<String, String>);
@@ -82,6 +84,28 @@ impl Service {
 }
 
 impl Backend {
+    /// Verifies a tenant for an operation, once no other client of its verification runs.
+    pub(in crate::service) async fn verify_now(
+        &self,
+        name: TenantName,
+    ) -> Result<VerificationResult, ServiceError> {
+        loop {
+            let (tenant, now) = (name.clone(), self.parts.clock.unix_ms());
+            let beginning = self.parts.store.commit(move |db| {
+                Box::pin(
+                    async move { store::verifications::begin(db, &tenant, now - GIVEN_UP_MS, now).await },
+                )
+            });
+            if beginning.await.map_err(ServiceError::from)? {
+                self.verify(&name, now, EventCause::Manager).await;
+                break;
+            }
+            tokio::time::sleep(TURN).await;
+        }
+        let written = store::verifications::get(&mut *self.parts.store.read().await?, &name).await?;
+        written.and_then(|written| written.last).ok_or_else(|| ServiceError::not_found("tenant", &name))
+    }
+
     /// Starts the client, and writes its result and event.
     async fn verify(&self, name: &TenantName, requested_at: i64, by: EventCause) {
         let ended = async {

@@ -64,7 +64,7 @@ impl Driver {
         if !host::process::is_alive(client.into()) {
             return Ok(Termination::AlreadyGone);
         }
-        let desired = self.current_desired();
+        let desired = self.desired.borrow_and_update().clone();
         if desired.is_observed() {
             let message = "it is only observed, and nothing is sent to it that changes anything".to_owned();
             return Err(TerminateError::Refused(message));

@@ -13,7 +13,7 @@ use crate::domain::partitions::{GpuPartitions, place};
 use crate::domain::plan::Desired;
 use crate::supervisor::driver::partition_commands::PartitionSession;
 use crate::supervisor::observe::poll_outcome::PollOutcome;
-use crate::supervisor::reconcile::layout::progress::{LayoutAction, LayoutProgress, LayoutRecord};
+use crate::supervisor::reconcile::layout::progress::{LayoutAction, LayoutProgress};
 use crate::supervisor::report::conditions::layout_status;
 
 impl Driver {
@@ -21,7 +21,6 @@ impl Driver {
     pub(super) async fn follow_layout(&mut self, desired: &Desired, step: LayoutAction) {
         match step {
             LayoutAction::Partition => self.partition(desired).await,
-            LayoutAction::Prove(percentage) => self.send_probe(desired, percentage),
             LayoutAction::Record => self.record_layout_end(desired).await,
         }
     }
@@ -111,11 +110,7 @@ impl Driver {
     /// Writes down that the last run has ended, if it has.
     pub(super) async fn record_layout_end(&mut self, desired: &Desired) {
         let Some(ended) = self.state.layout.to_write(desired) else { return };
-        let record = match ended.clone() {
-            LayoutRecord::Partitions(run) => DurableRecord::PartitionRun(run),
-            LayoutRecord::Percentages(proven) => DurableRecord::PercentageProof(proven),
-        };
-        if self.context.record(&desired.name, record).await {
+        if self.context.record(&desired.name, DurableRecord::PartitionRun(ended.clone())).await {
             self.state.layout.written(ended);
             // The layout is ready only after a poll that reads everything.
             self.state.request_poll();

@@ -9,8 +9,6 @@ mod jobs;
 mod layout;
 mod lifecycle;
 pub(crate) mod partition_commands;
-mod percentage_probe;
-mod percentages;
 mod publish;
 mod refresh;
 mod sync;
@@ -26,7 +24,6 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::compute_mode::ComputeModeControl;
-use self::percentage_probe::PercentageProbe;
 use self::wakeups::{dies, logs_changed};
 use super::context::SupervisorContext;
 use super::durable::RememberedDaemon;
@@ -65,8 +62,6 @@ pub(super) struct Driver {
     stop: CancellationToken,
     observed: watch::Sender<Observed>,
     state: DaemonReconciler,
-    /// CUDA client that measures the effect of a thread percentage.
-    probe: Option<PercentageProbe>,
     clients: Vec<ClientFacts>,
     event_detector: EventDetector,
     /// Processes that use its GPUs outside MPS.
@@ -129,10 +124,7 @@ impl Driver {
         inherited_handout::begin(&context, &desired.borrow(), earlier.as_ref(), &pipe_directory);
         let foreign_daemons = context.foreign_daemons.subscribe();
         let control = context.control_program.channel(pipe_directory.clone());
-        let state = DaemonReconciler::remembering(
-            LayoutReconciler::remembered(run, context.timings),
-            context.timings,
-        );
+        let state = DaemonReconciler::remembering(LayoutReconciler::remembered(run), context.timings);
         let now = context.clock.unix_ms();
         let logs = Logs::new(&pipe_directory, &log_directory, read_to, now);
         let counts = DaemonCounters::default();
@@ -156,7 +148,6 @@ impl Driver {
             stop,
             observed,
             state,
-            probe: None,
             clients: Vec::new(),
             event_detector,
             bypasses,
@@ -193,7 +184,7 @@ impl Driver {
             while let Ok(job) = self.jobs.try_recv() {
                 self.work(job).await;
             }
-            let desired = self.current_desired();
+            let desired = self.desired.borrow_and_update().clone();
             self.claim();
             self.follow(&desired);
             if self.state.carry_over(&desired)
@@ -231,13 +222,6 @@ impl Driver {
             self.notice_lost_pipes(&desired);
             self.publish(&desired);
         }
-    }
-
-    /// Returns the desired state, completed by values that only the driver knows.
-    fn current_desired(&mut self) -> Desired {
-        let mut desired = self.desired.borrow_and_update().clone();
-        self.state.follow(&mut desired, self.now());
-        desired
     }
 
     /// Claims this daemon's process, so that no scan takes it for a foreign one.
@@ -284,7 +268,6 @@ impl Driver {
             Ok(()) = self.foreign_daemons.changed() => {}
             Ok(()) = self.gpu_presence.changed() => {}
             Some(job) = self.jobs.recv() => self.work(job).await,
-            report = percentage_probe::report(&mut self.probe) => self.probed(report).await,
             () = dies(process.into_iter().collect()) => {}
             () = dies(servers) => self.state.server_died(host::process::is_alive),
             () = logs_changed(&mut self.logs, &gpus, &self.pipe_directory, inode), if watched => {
@@ -310,7 +293,7 @@ impl Driver {
                     self.counts.incarnations += 1;
                     let held = |earlier: &Incarnation| desired.holds_since(earlier.applied);
                     if !desired.is_observed() && self.incarnation.as_ref().is_some_and(held) {
-                        self.written.adopt(desired.memory_limits.clone());
+                        self.written.adopt(&desired.memory_limits);
                     }
                     if self.incarnation.as_ref().is_some_and(Incarnation::is_foreign) {
                         self.logs.accept_overwrites(&desired.gpus);

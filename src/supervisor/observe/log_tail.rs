@@ -110,6 +110,11 @@ impl Logs {
         self.state.accept_overwrites();
     }
 
+    /// Notes that this manager has sent a command, which was answered.
+    pub(crate) fn wrote(&mut self, command: &str) {
+        self.state.wrote(command);
+    }
+
     /// Notes whether this manager's last session is in control.log, which had `before` of its sessions until then.
     pub(crate) fn note_session(&mut self, before: u64) {
         self.live = self.watch.is_some() && self.state.own_sessions() > before;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::exact_limits::WrittenLimits;
-use super::external_writes::ExternalWrites;
 use super::log_tail::Logs;
 use super::partition_listing::by_gpu;
 use super::poll_outcome::{PollOutcome, unanswered};
@@ -112,6 +111,10 @@ pub(crate) async fn sync(
         match answered {
             Ok((mut seen, rows)) => {
                 written.done(wrong, desired);
+                // Also where control.log does not show these commands.
+                for difference in to_write {
+                    logs.wrote(&correction(desired, difference).line());
+                }
                 logs.read(&desired.gpus);
                 logs.note_session(sessions);
                 if !is_last && logs.state().overwrites().newer {
@@ -124,9 +127,11 @@ pub(crate) async fn sync(
                     written.clear();
                 }
                 // A daemon that is only observed has no desired settings.
-                let none = ExternalWrites::default();
-                let others = if desired.is_observed() { &none } else { logs.state().overwrites() };
-                written.resolve(&mut seen, logs.state().limits(), others);
+                let changed = |setting| {
+                    let desired_command = correction(desired, &setting).line();
+                    !desired.is_observed() && logs.state().overwrites().undo(&desired_command)
+                };
+                written.resolve(&mut seen, logs.state().limits(), desired.percentage, changed);
                 name_users(&mut seen, logs);
                 if !target.server_status {
                     derive_statuses(&mut seen, logs);
@@ -203,7 +208,8 @@ pub(crate) async fn foreign(
     })?;
     let logs = Logs::read_once(log_directory, gpus);
     // The writers of its settings are not followed here, so values that a getter rounds stay unknown.
-    WrittenLimits::default().resolve(&mut effective, logs.state().limits(), &ExternalWrites::default());
+    WrittenLimits::default()
+        .resolve(&mut effective, logs.state().limits(), ThreadPercentage::FULL, |_| false);
     name_users(&mut effective, &logs);
     if !target.server_status {
         derive_statuses(&mut effective, &logs);

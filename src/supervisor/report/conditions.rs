@@ -7,7 +7,8 @@ use crate::domain::daemon::{DaemonStatus, Effective, Phase, Server, ServerStatus
 use crate::domain::difference::differences;
 use crate::domain::drift::DriftPolicy;
 use crate::domain::foreign_user::has_business;
-use crate::domain::layout::status::LayoutStatus;
+use crate::domain::layout::Enforcement;
+use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::maintenance::MaintenanceState;
 use crate::domain::plan::Desired;
 use crate::host;
@@ -24,9 +25,14 @@ pub(crate) struct DaemonCounters {
     pub(crate) sessions: SessionCounts,
 }
 
-/// Returns the status of the daemon's layout.
+/// Returns the status of the daemon's layout. Thread percentages are in force with the settings of the daemon.
 pub(crate) fn layout_status(state: &DaemonReconciler, desired: &Desired) -> Option<LayoutStatus> {
-    state.layout.status(desired, state.listed())
+    let mut layout = state.layout.status(desired, state.listed())?;
+    let waits = layout.enforcement == Enforcement::Percentage && !desired.holds_since(state.applied);
+    if waits && layout.state == LayoutState::Applied {
+        layout.state = LayoutState::Pending;
+    }
+    Some(layout)
 }
 
 /// Returns the status to publish.

@@ -68,7 +68,6 @@ const NAMES: &[(&str, &str)] = &[
     ("Replacement", "GpuReplacement"),
     ("Server", "MpsServer"),
     ("Severity", "EventSeverity"),
-    ("ShareFailure", "PercentageLayoutFailure"),
     ("Staleness", "VerificationStaleness"),
     ("Step", "OperationStep"),
     ("StoppedPolicy", "StoppedClientPolicy"),

@@ -57,7 +57,8 @@ fn a_limit_changed_inside_its_gibibyte_is_drift() {
     };
     let drift = drifted("set_default_device_pinned_mem_limit 0 1999M", 1);
     assert_eq!(drift["last"][0]["desired"], "1025 MiB", "{drift}");
-    assert_eq!(drift["last"][0]["read"], "1999 MiB", "{drift}");
+    assert_eq!(drift["last"][0]["read"], "changed by others", "{drift}");
+    assert_eq!(drift["command"], "set_default_device_pinned_mem_limit 0 1999M");
     assert_eq!(host.logged("gpu1", ours), before + 1, "written again");
     // The getter of a percentage rounds as well.
     let drift = drifted("set_default_active_thread_percentage 99.96", 2);
@@ -65,7 +66,7 @@ fn a_limit_changed_inside_its_gibibyte_is_drift() {
     // The same value, and one that MPS refuses, are none.
     host.control("gpu1", "set_default_device_pinned_mem_limit 0 1025M");
     let again = drifted("set_default_device_pinned_mem_limit 0 1100M", 3);
-    assert_eq!(again["last"][0]["read"], "1100 MiB", "{again}");
+    assert_eq!(again["last"][0]["setting"], "default memory limit of device 0", "{again}");
     host.await_ready();
     let limit = host.daemon("gpu1")["status"]["effective"]["default_memory_limits"][0].clone();
     assert_eq!((&limit["bytes"], &limit["exact"]), (&json!(1025_u64 << 20), &json!(true)));
@@ -101,6 +102,29 @@ fn reported_drift_stays_and_ends_readiness() {
     let wrong = json!({"gpus": ["0"], "drift_policy": "ignore"});
     let problem = host.api().put("/api/v1/daemons/gpu0", &wrong).problem(422, "invalid-request");
     assert!(problem["detail"].as_str().unwrap().contains("repair"), "{problem}");
+}
+
+#[test]
+fn reported_drift_behind_a_getter_stays() {
+    let host = InProcess::polled_hourly("");
+    let report = json!({"gpus": ["1"], "drift_policy": "report"});
+    host.api().put("/api/v1/daemons/gpu1", &report).ok();
+    host.api()
+        .put("/api/v1/tenants/alone", &json!({"daemon": "gpu1", "uid": 0, "device_memory_limit": "1025M"}))
+        .ok();
+    host.await_ready();
+    let changes = host.changes("gpu1");
+    host.control("gpu1", "set_default_device_pinned_mem_limit 0 1999M");
+    let message = host.await_reason("gpu1", "SettingsDrifted");
+    assert!(message.contains("default memory limit of device 0 is changed by others"), "{message}");
+    host.api().get("/api/v1/daemons/gpu1?fresh=true").ok();
+    let limit = host.daemon("gpu1")["status"]["effective"]["default_memory_limits"][0].clone();
+    assert_eq!(
+        (&limit["exact"], &limit["unreadable"]),
+        (&json!(false), &json!("changed by others")),
+        "{limit}"
+    );
+    assert_eq!(host.changes("gpu1"), changes + 1, "nothing of ours");
 }
 
 #[test]

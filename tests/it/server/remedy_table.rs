@@ -93,35 +93,11 @@ fn remedy_of(reason: ConditionReason) -> Remedy {
         | StopFailed
         | PipeDirectoryLost
         | ServerHangs => HARDWARE,
-        AppliedAndReadBack
-        | AwaitingReadBack
-        | BackOff
-        | DaemonNotReady
-        | DaemonUnreachable
-        | DiedInSession
-        | DiedOrDidNotStart
-        | GpuNotReleased
-        | Hung
-        | NoControlSocket
-        | NotPolled
-        | NotReadBack
-        | NotRunning
-        | OnlyObserved
-        | Over
-        | PartitionInUse
-        | PartitionNotProven
-        | PartitionNotSeen
-        | PartitionsBeingMade
-        | PartitionsBeingProven
-        | QuitByOthers
-        | Restored
-        | ServerStarting
-        | SetAndReadBack
-        | SocketNotHandedOut
-        | SocketNotLinked
-        | Starting
-        | Stopping
-        | Undetermined => Remedy::None,
+        AppliedAndReadBack | AwaitingReadBack | BackOff | DaemonNotReady | DaemonUnreachable
+        | DiedInSession | DiedOrDidNotStart | GpuNotReleased | Hung | NoControlSocket | NotPolled
+        | NotReadBack | NotRunning | OnlyObserved | Over | PartitionInUse | PartitionNotProven
+        | PartitionsBeingMade | QuitByOthers | Restored | ServerStarting | SetAndReadBack
+        | SocketNotHandedOut | SocketNotLinked | Starting | Stopping | Undetermined => Remedy::None,
     }
 }
 

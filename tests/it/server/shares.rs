@@ -1,5 +1,4 @@
-//! Layouts whose partitions are thread percentages: found where nothing was measured, proven by CUDA clients after every
-//! start of the daemon, and handed out to nobody before.
+//! Layouts whose partitions are thread percentages: the shares of their tenants, who are verified when such a layout is applied.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,7 +7,6 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::foreign::condition;
 use crate::harness::{
     Answer, Client, Host, InProcess, Manager, Served, SetOnDrop, Simulated, eventually, signal, stderr_of,
 };
@@ -44,7 +42,18 @@ pub(super) fn host_with<M: Manager>(profile: &str, partitions: &[(&str, u32)]) -
     write(&host, "main", partitions);
     let operation = host.api().outcome(&post(&host, "main", "apply"));
     assert_eq!(operation["state"], "succeeded", "{operation}");
+    for (name, _) in partitions {
+        assert_eq!(verified(&operation, name), "a CUDA client saw its SMs", "{operation}");
+    }
     host
+}
+
+/// What an operation has found out about a tenant.
+fn verified(operation: &Value, tenant: &str) -> String {
+    let steps = operation["steps"].as_array().expect("steps");
+    let name = format!("verify {tenant}");
+    let step = steps.iter().find(|step| step["name"] == name).unwrap_or_else(|| panic!("{operation}"));
+    step["outcome"].as_str().expect("words").to_owned()
 }
 
 pub(super) fn post(host: &Served, layout: &str, verb: &str) -> Answer {
@@ -86,11 +95,6 @@ pub(super) fn sees(host: &Served, tenant: &str) -> u64 {
     client.seen["devices"][0]["sms"].as_u64().unwrap_or_else(|| panic!("{}", client.seen))
 }
 
-/// How many CUDA clients managers have started for verification.
-fn sent(host: &Host) -> usize {
-    host.log().matches("a CUDA client measures").count()
-}
-
 fn server_percentage(host: &Served) -> Value {
     host.daemon("gpu0")["status"]["effective"]["servers"][0]["active_thread_percentage"].clone()
 }
@@ -121,7 +125,7 @@ fn h200_shares_give_exact_sms_after_restart() {
         let another = daemon["status"]["pid"] != before && daemon["status"]["phase"] == "ready";
         another.then_some(())
     });
-    assert_eq!(partitions(&applied(&host)), planned, "proven again");
+    assert_eq!(partitions(&applied(&host)), planned, "in force again");
     assert_eq!(seen(), [56, 40, 24]);
     assert_eq!(asserted(&host, "main"), (true, vec![]));
 }
@@ -224,17 +228,13 @@ fn layout_replaces_another_and_can_be_removed() {
 }
 
 #[test]
-fn unprovable_layout_falls_back_to_previous() {
+fn sms_without_percentage_are_refused() {
     // One chunk of an A100 is 4 SMs, and no client sees fewer than 8.
     let host: InProcess = host_with("a100x1@13.0", &[("seven", 7)]);
     write(&host, "tiny", &[("seven", 1)]);
-    let operation = host.api().outcome(&post(&host, "tiny", "apply"));
-    assert_eq!(operation["state"], "failed", "{operation}");
-    let error = operation["error"].as_str().expect("words");
-    assert!(
-        error.contains("no thread percentage gives a CUDA client 4 SMs") && error.contains("main version 1"),
-        "{error}"
-    );
+    let refused = post(&host, "tiny", "apply").problem(409, "conflict");
+    let detail = refused["detail"].as_str().expect("words");
+    assert!(detail.contains("no thread percentage gives 4 of the 108 SMs"), "{detail}");
     assert_eq!(partitions(&applied(&host))[0].2, 28);
     assert_eq!((sees(&host, "seven"), asserted(&host, "main")), (28, (true, vec![])));
 }
@@ -260,33 +260,44 @@ fn bound_tenant_cannot_set_its_own_share() {
 }
 
 #[test]
-fn unmeasured_percentages_are_found_and_reused() {
-    for (profile, sms) in [("a100x1@13.0", [28, 48]), ("l40sx1@12.8", [28, 48])] {
+fn formula_holds_for_other_gpus() {
+    for profile in ["a100x1@13.0", "l40sx1@12.8"] {
         let mut host: Host = host_with(profile, &[("seven", 7), ("twelve", 12)]);
-        let found = partitions(&applied(&host));
-        assert_eq!(found.iter().map(|(_, _, sms)| *sms).collect::<Vec<_>>(), sms, "{profile}");
-        assert_eq!([sees(&host, "seven"), sees(&host, "twelve")], sms, "{profile}");
-        assert_eq!(server_percentage(&host), json!(found[1].1), "{profile}: lowered once they are found");
-        assert!(sent(&host) <= 20, "{profile}: {}", sent(&host));
-        let effective = host.api().get("/api/v1/tenants/seven").ok()["status"]["effective"].clone();
-        assert_eq!(effective["threads"]["measured_on_this_gpu"], false, "{profile}");
-
-        let before = sent(&host);
+        let given = partitions(&applied(&host));
+        assert_eq!(given.iter().map(|(_, _, sms)| *sms).collect::<Vec<_>>(), [28, 48], "{profile}");
+        assert_eq!([sees(&host, "seven"), sees(&host, "twelve")], [28, 48], "{profile}");
+        assert_eq!(server_percentage(&host), json!(given[1].1), "{profile}");
+        let seven = host.api().get("/api/v1/tenants/seven").ok()["status"].clone();
+        assert_eq!(seven["effective"]["threads"]["measured_on_this_gpu"], false, "{profile}");
+        assert_eq!(seven["verification"]["last"]["outcome"], "verified", "{profile}");
         host.end_manager(Signal::KILL);
         host.serve();
-        assert_eq!(
-            partitions(&applied(&host)),
-            found,
-            "{profile}: nothing is believed, and the same is found"
-        );
-        assert_eq!(sent(&host) - before, 2, "{profile}: one for each size");
+        assert_eq!(partitions(&applied(&host)), given, "{profile}");
     }
 }
 
 #[test]
-fn unproven_share_is_not_handed_out() {
-    let mut host: Host = host_with("h200x1@13.0", &THREE);
-    applied(&host);
+fn other_sms_fail_the_apply() {
+    let host: InProcess = host_with("h200x1@13.0", &THREE);
+    let mut spec = host.daemon("gpu0")["spec"].clone();
+    spec["drift_policy"] = json!("report");
+    assert_eq!(host.api().put("/api/v1/daemons/gpu0", &spec).status, 200);
+    host.await_ready();
+    host.control("gpu0", &format!("set_active_thread_percentage {} 10", host.server_pid("gpu0")));
+    host.await_reason("gpu0", "SettingsDrifted");
+    let operation = host.api().outcome(&post(&host, "main", "apply"));
+    assert_eq!(operation["state"], "failed", "{operation}");
+    assert_eq!(verified(&operation, "five"), "a CUDA client saw 12 SMs and should see 40");
+    let error = operation["error"].as_str().expect("words");
+    assert!(
+        error.contains("tenant five: a CUDA client saw 12 SMs") && error.contains("main version 1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn client_that_cannot_run_proves_nothing() {
+    let host: InProcess = host_with("h200x1@13.0", &THREE);
     // A device has 127 connections: there is none left for a verifying client.
     let busy = ["32", "32", "32", "30"].map(|connections| {
         let mut command = host.client_command("seven", &["--spin", "600"]);
@@ -294,25 +305,16 @@ fn unproven_share_is_not_handed_out() {
         Client::start(command)
     });
     assert!(busy.iter().all(|client| client.seen["error"].is_null()), "{}", busy[3].seen);
-    host.end_manager(Signal::KILL);
-    host.serve();
-    let daemon = host.await_phase("gpu0", "blocked");
-    let ready = condition(&daemon, "Ready").expect("a condition");
-    assert_eq!(ready["reason"], "PartitionNotSeen", "{ready}");
-    assert!(ready["message"].as_str().expect("words").contains("MAX_CONNECTIONS_REACHED"), "{ready}");
-    let layout = &daemon["status"]["layout"];
-    let unproven = |partition: &Value| partition["percentage"].is_null() && partition["sms"].is_null();
-    assert!(layout["partitions"].as_array().expect("partitions").iter().all(unproven), "{layout}");
-    let refused = host.api().get("/api/v1/tenants/five/environment").problem(409, "conflict");
-    let detail = refused["detail"].as_str().expect("words");
-    assert!(detail.contains("partition five of tenant five is not verified"), "{detail}");
-    assert_ne!(host.run("five", &["true"]).status.code(), Some(0));
-
+    write(&host, "next", &[("seven", 7), ("five", 6)]);
+    let operation = host.api().outcome(&post(&host, "next", "apply"));
+    assert_eq!(operation["state"], "succeeded", "{operation}");
+    let outcome = verified(&operation, "five");
+    assert!(
+        outcome.starts_with("not verified: ") && outcome.contains("MAX_CONNECTIONS_REACHED"),
+        "{outcome}"
+    );
+    let five = host.api().get("/api/v1/tenants/five").ok()["status"]["verification"]["last"].clone();
+    assert_eq!(five["outcome"], "not_verified", "{five}");
     drop(busy);
-    // It is verified again without a request.
-    applied(&host);
-    let output = host.run("five", &[crate::harness::MANAGER, "sim", "client", "--json"]);
-    assert!(output.status.success(), "{}", stderr_of(&output));
-    let seen: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(seen["devices"][0]["sms"], 40);
+    assert_eq!(sees(&host, "five"), 48);
 }

@@ -1,20 +1,18 @@
 //! Layouts that thread percentages enforce, for daemons without static partitions.
 //!
 //! A partition of so many chunks becomes the percentage under which a client sees exactly the SMs of those chunks. Nothing is reserved:
-//! partitions are as large as the layout states, and may have the same SMs. There are no IDs and no commands; a partition is proven by a
-//! CUDA client that sees its SMs. Where the formula of [`sms_for`](crate::percentage::sms_for) was measured, it gives the percentage, and
-//! a client that sees anything else is a failure; elsewhere it is a first guess, and clients probe until one sees the planned SMs.
+//! partitions are as large as the layout states, and may have the same SMs. There are no IDs and no commands: the formula of
+//! [`percentage_for`] gives the percentage, which the partition's tenants have as if their specs stated it. A partition is proven once one
+//! of its tenants is verified, as any tenant is; applying or replaying the layout verifies them all.
 
-pub mod assertion;
 pub mod own_share;
 pub mod plan;
-pub mod proof;
 
 use serde::{Deserialize, Serialize};
 
 use super::{GpuMap, Layout, unmapped};
 use crate::gpu::Gpu;
-use crate::percentage::{is_measured, percentage_for};
+use crate::percentage::percentage_for;
 use crate::{GpuUuid, InvalidValue, PartitionName, TenantName, ThreadPercentage};
 
 /// A partition that a percentage enforces.
@@ -30,10 +28,8 @@ pub struct PlannedShare {
     pub chunks: u32,
     /// The SMs of these chunks, which a client is to see.
     pub sms: u32,
-    /// All SMs of the GPU.
-    pub total_sms: u32,
-    /// The percentage by the formula, where that was measured; `None` where a client has to find it.
-    pub percentage: Option<ThreadPercentage>,
+    /// The percentage that gives them, by the formula.
+    pub percentage: ThreadPercentage,
     /// Tenants that work in it.
     pub tenants: Vec<TenantName>,
 }
@@ -57,21 +53,22 @@ pub fn shares(layout: &Layout, map: &GpuMap, gpus: &[Gpu]) -> Result<Vec<Planned
             )));
         }
         let sms = chunk_sms.saturating_mul(add.chunks);
-        let percentage = is_measured(gpu).then(|| percentage_for(sms, total));
-        if percentage == Some(None) && sms <= total {
-            return Err(InvalidValue(format!(
-                "no thread percentage gives {sms} of the {total} SMs of {uuid}, as partition {} would have",
+        // A partition larger than the GPU has too many chunks, as its plan says.
+        let full = (sms > total).then_some(ThreadPercentage::FULL);
+        let percentage = percentage_for(sms, total).or(full).ok_or_else(|| {
+            InvalidValue(format!(
+                "no thread percentage gives {sms} of the {total} SMs of {uuid}, as partition {} would have: choose another number of \
+                 chunks",
                 add.partition
-            )));
-        }
+            ))
+        })?;
         Ok(PlannedShare {
             step,
             partition: add.partition.clone(),
             gpu: uuid.clone(),
             chunks: add.chunks,
             sms,
-            total_sms: total,
-            percentage: percentage.flatten(),
+            percentage,
             tenants: add.tenants.clone(),
         })
     });

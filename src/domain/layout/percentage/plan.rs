@@ -11,7 +11,7 @@ use crate::layout::plan::{Action, Chunks, GpuTotals, Plan, PlannedStep, Reason};
 
 /// Returns the changes from the shares `before` to those `desired`.
 ///
-/// No step is a command: a share that is added is handed out once a client has seen it, and one that is removed is handed out no more.
+/// No step is a command: a share that is added is handed out to its tenants, and one that is removed is handed out no more.
 /// Clients that run keep what they have, so only the number of chunks can block the plan.
 pub fn plan(
     desired: &[PlannedShare],
@@ -41,7 +41,7 @@ pub fn plan(
         chunks: share.chunks,
         sms: share.sms,
         enforcement: Enforcement::Percentage,
-        percentage: share.percentage,
+        percentage: Some(share.percentage),
         id: None,
         expected: None,
         before,

@@ -2,7 +2,6 @@ use std::collections::BTreeMap;
 
 use super::own_share::own_shares;
 use super::plan::plan;
-use super::proof::{ProvenShare, Proving, ShareFailure};
 use super::*;
 use crate::gpu::{ChunkCensus, ComputeCapability};
 use crate::layout::blocked::Blocked;
@@ -53,27 +52,30 @@ fn summary(step: &PlannedStep) -> (Action, &str, u32, u32, Count, Count) {
 fn h200_percentage_gives_exact_sms_per_chunk() {
     for chunks in 1..=15 {
         let [share] = &of(&[chunks])[..] else { panic!("one share") };
-        let percentage = share.percentage.expect("the formula was measured on an H200");
-        assert_eq!((share.sms, sms_for(percentage, 132)), (8 * chunks, 8 * chunks), "{chunks} chunks");
+        assert_eq!((share.sms, sms_for(share.percentage, 132)), (8 * chunks, 8 * chunks), "{chunks} chunks");
     }
     let [seven, five, three] = &of(&[7, 5, 3])[..] else { panic!("three shares") };
-    let of = |share: &PlannedShare| (share.sms, share.percentage.map(|percentage| percentage.to_string()));
-    assert_eq!(of(seven), (56, Some("42.5".into())));
-    assert_eq!(of(five), (40, Some("30.4".into())));
-    assert_eq!(of(three), (24, Some("18.2".into())));
+    let of = |share: &PlannedShare| (share.sms, share.percentage.to_string());
+    assert_eq!(of(seven), (56, "42.5".into()));
+    assert_eq!(of(five), (40, "30.4".into()));
+    assert_eq!(of(three), (24, "18.2".into()));
 }
 
 #[test]
-fn elsewhere_no_percentage_is_claimed() {
-    let layout = layout(
-        r#"{"enforcement":"percentage","sku":"NVIDIA A100-SXM4-80GB","steps":[{"add":{"gpu":0,"partition":"a","chunks":7}}]}"#,
-    );
+fn sms_that_no_percentage_gives_are_refused() {
+    let layout = |chunks: u32| {
+        layout(&format!(
+            r#"{{"enforcement":"percentage","sku":"NVIDIA A100-SXM4-80GB","steps":[{{"add":{{"gpu":0,"partition":"a","chunks":{chunks}}}}}]}}"#
+        ))
+    };
     let map = GpuMap::from([(0, h200(0).uuid)]);
     let a100 = unmeasured("NVIDIA A100-SXM4-80GB", 108, 8);
-    let found = shares(&layout, &map, std::slice::from_ref(&a100)).expect("shares");
-    assert_eq!((found[0].sms, found[0].percentage), (28, None), "7 chunks of 4 SMs");
+    let given = shares(&layout(7), &map, std::slice::from_ref(&a100)).expect("shares");
+    assert_eq!((given[0].sms, sms_for(given[0].percentage, 108)), (28, 28), "7 chunks of 4 SMs");
+    let error = shares(&layout(1), &map, std::slice::from_ref(&a100)).expect_err("too few").to_string();
+    assert!(error.contains("no thread percentage gives 4 of the 108 SMs"), "{error}");
     let unknown = Gpu { compute_capability: None, ..a100 };
-    let error = shares(&layout, &map, &[unknown]).expect_err("no size").to_string();
+    let error = shares(&layout(7), &map, &[unknown]).expect_err("no size").to_string();
     assert!(error.contains("compute capability"), "{error}");
 }
 
@@ -142,105 +144,4 @@ fn a_tenant_has_its_share_from_one_place() {
     assert_eq!((found.tenant.as_str(), found.field.as_str()), ("b", "active_thread_percentage"));
     assert!(found.to_string().contains("bound to partition b"), "{found}");
     assert_eq!(own_shares(&partitions(&[7]), names.iter().zip(&specs)).next(), None, "z is not bound");
-}
-
-/// Proves shares on a GPU with this number of SMs under each percentage; returns the number of probes and the result.
-fn prove(mut proving: Proving, sms: impl Fn(u32) -> u32) -> (usize, Result<Vec<ProvenShare>, ShareFailure>) {
-    for clients in 0..200 {
-        match proving.next() {
-            Ok(None) => return (clients, Ok(proving.proven())),
-            Ok(Some(percentage)) => {
-                let under = sms(percentage.tenths().into());
-                let seen = proving.gpus().into_iter().map(|gpu| (gpu.clone(), under)).collect();
-                proving.probed(percentage, seen);
-            }
-            Err(failure) => return (clients, Err(failure)),
-        }
-    }
-    panic!("it asks forever");
-}
-
-fn tenths(percentage: u32) -> ThreadPercentage {
-    ThreadPercentage::from_tenths(u16::try_from(percentage).expect("small")).expect("in range")
-}
-
-#[test]
-fn measured_percentage_needs_one_probe_per_size() {
-    let shares = of(&[5, 3, 5, 1]);
-    let proving = Proving::new(&shares, &[], &[]);
-    assert_eq!(proving.server_percentage(), shares[0].percentage, "5 chunks are the most");
-    let (clients, proven) = prove(proving.clone(), |p| sms_for(tenths(p), 132));
-    let proven = proven.expect("as measured");
-    assert_eq!(clients, 3);
-    let sizes: Vec<_> = proven.iter().map(|proven| (proven.chunks, proven.seen[&h200(0).uuid])).collect();
-    assert_eq!(sizes, [(1, 8), (3, 24), (5, 40)]);
-    // A server that holds 20 %.
-    let (_, failed) = prove(proving, |p| sms_for(tenths(p.min(200)), 132));
-    let failure = failed.expect_err("40 cannot be seen");
-    assert!(matches!(&failure, ShareFailure::Differs { planned: 40, seen: 26, .. }), "{failure:?}");
-}
-
-/// The SMs of a GPU under a percentage in tenths.
-type Rule = fn(u32) -> u32;
-
-#[test]
-fn unmeasured_percentage_is_found_by_probing() {
-    let layout = layout(
-        r#"{"enforcement":"percentage","sku":"x","steps":[{"add":{"gpu":0,"partition":"a","chunks":7}},
-            {"add":{"gpu":0,"partition":"b","chunks":12}},{"add":{"gpu":0,"partition":"c","chunks":3}}]}"#,
-    );
-    let gpu = unmeasured("x", 108, 8);
-    let shares =
-        shares(&layout, &GpuMap::from([(0, gpu.uuid.clone())]), std::slice::from_ref(&gpu)).expect("shares");
-    let proving = Proving::new(&shares, &[], &[]);
-    assert_eq!(proving.server_percentage(), Some(ThreadPercentage::FULL));
-    let rules: [(&str, Rule); 4] = [
-        ("as measured", |p| sms_for(tenths(p), 108)),
-        ("rounded up to even", |p| (p * 108).div_ceil(1000).next_multiple_of(2)),
-        ("in fours", |p| (p * 108 / 1000 / 4 * 4).max(4)),
-        ("bent", |p| (p * p * 108 / 1_000_000) & !1),
-    ];
-    for (rule, sees) in rules {
-        let (clients, proven) = prove(proving.clone(), sees);
-        let proven = proven.unwrap_or_else(|failure| panic!("{rule}: {failure}"));
-        let sizes: Vec<_> = proven.iter().map(|proven| sees(proven.percentage.tenths().into())).collect();
-        assert_eq!(sizes, [12, 28, 48], "{rule}");
-        assert!(clients <= 30, "{rule}: {clients} clients");
-        // Known from before, each takes one client.
-        let again = Proving::new(&shares, &[], &proven);
-        let most = proven.iter().map(|proven| proven.percentage).max();
-        assert_eq!(again.server_percentage(), most, "{rule}");
-        assert_eq!(prove(again, sees), (3, Ok(proven.clone())), "{rule}");
-        // And proven in this process, none.
-        let proving = Proving::new(&shares, &proven, &[]);
-        assert_eq!(proving.server_percentage(), most, "{rule}");
-        assert_eq!(prove(proving, sees), (0, Ok(proven)), "{rule}");
-    }
-    let (_, none) = prove(proving, |p| (p * 108 / 1000 / 16 * 16).max(16));
-    let failure = none.expect_err("12 is below the least");
-    assert!(
-        matches!(&failure, ShareFailure::NoPercentage { planned: 12, below: None, above: Some(16), .. }),
-        "{failure:?}"
-    );
-    assert!(failure.to_string().contains("it saw nothing below that and 16 above"), "{failure}");
-}
-
-#[test]
-fn two_gpus_must_agree_on_one_percentage() {
-    let layout = layout(
-        r#"{"enforcement":"percentage","steps":[{"add":{"gpu":0,"partition":"a","chunks":7,"tenants":["t"]}},
-            {"add":{"gpu":1,"partition":"b","chunks":7,"tenants":["t"]}}]}"#,
-    );
-    let map = GpuMap::from([(0, h200(0).uuid), (1, h200(1).uuid)]);
-    let shares = shares(&layout, &map, &[h200(0), h200(1)]).expect("shares");
-    let mut proving = Proving::new(&shares, &[], &[]);
-    let percentage = proving.next().expect("no failure").expect("one client");
-    proving.probed(percentage, BTreeMap::from([(h200(0).uuid, 56)]));
-    let failure = proving.next().expect_err("the client did not see the second GPU");
-    assert!(
-        matches!(&failure, ShareFailure::Differs { gpu, seen: 0, .. } if *gpu == h200(1).uuid),
-        "{failure:?}"
-    );
-    proving.probed(percentage, BTreeMap::from([(h200(0).uuid, 56), (h200(1).uuid, 56)]));
-    assert_eq!((proving.next(), proving.proven().len()), (Ok(None), 1));
 }

@@ -155,14 +155,11 @@ impl DaemonPage {
     }
 }
 
-/// Returns the number of partitions of the layout that exist, out of all of them, as `2 of 3`.
+/// Returns the number of partitions of the layout that exist, out of all of them, as `2 of 3 created`.
 fn made(layout: &LayoutStatus) -> String {
     let of = layout.partitions.len();
-    let made = match layout.enforcement {
-        Enforcement::Static => layout.partitions.iter().filter(|one| one.id.is_some()).count(),
-        Enforcement::Percentage => layout.partitions.iter().filter(|one| one.percentage.is_some()).count(),
-    };
-    format!("{made} of {of}")
+    let made = layout.partitions.iter().filter(|one| one.id.is_some()).count();
+    format!("{made} of {of} created")
 }
 
 /// A mode in words.

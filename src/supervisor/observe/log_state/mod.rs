@@ -308,7 +308,6 @@ impl LogState {
         self.connected.retain(|pid, server| alive(*pid) && alive(*server));
         self.arriving.retain(|pid, _| alive(*pid));
         self.affected.retain(|server, _| alive(*server));
-        self.overwrites.prune(&alive);
         for pids in [&mut self.left, &mut self.followed] {
             pids.retain(|pid| alive(*pid));
         }
@@ -383,6 +382,11 @@ impl LogState {
     /// Returns the last writes of another program to settings whose getter does not show them exactly.
     pub(crate) fn overwrites(&self) -> &ExternalWrites {
         &self.overwrites
+    }
+
+    /// Notes that this manager has sent a command, which was answered.
+    pub(crate) fn wrote(&mut self, command: &str) {
+        self.overwrites.by_manager(command);
     }
 
     /// Forgets all writes of other programs so far, which are the desired values from now on.

@@ -177,14 +177,6 @@ impl DaemonReconciler {
         self.layout.progress(desired, self.listed()).is_complete()
     }
 
-    /// Applies the desired state, and completes it by values that are known only here.
-    pub fn follow(&mut self, desired: &mut Desired, now: i64) {
-        if !self.layout.follow(desired, now) {
-            // The server's settings may have to be changed for the layout, which is no drift.
-            (self.applied, self.defaults_held) = (0, 0);
-        }
-    }
-
     /// Retries what was blocked or failed without waiting for the next attempt. The caller may have removed the cause, so the
     /// back-off begins anew.
     pub fn try_again(&mut self) {
@@ -258,7 +250,6 @@ impl DaemonReconciler {
         self.blocker = None;
         self.queue.clear();
         self.shortages = ResourceShortages::default();
-        self.layout.process_gone();
         self.drift.present = false;
     }
 

@@ -17,16 +17,10 @@ impl LayoutReconciler {
                            that the disk of the state directory has room";
             (ConditionReason::StoreUnavailable, message)
         } else {
-            match self.runtime(desired)? {
-                Enforcement::Static if self.is_under_way() => {
-                    (ConditionReason::PartitionsBeingMade, "the partitions of its layout are being made")
-                }
-                Enforcement::Percentage if !self.progress(desired, None).is_complete() => (
-                    ConditionReason::PartitionsBeingProven,
-                    "CUDA clients are measuring what the percentages of its layout give",
-                ),
-                _ => return None,
-            }
+            (self.runtime(desired)? == Enforcement::Static && self.is_under_way()).then_some((
+                ConditionReason::PartitionsBeingMade,
+                "the partitions of its layout are being made",
+            ))?
         };
         Some((reason, message.to_owned()))
     }

@@ -8,38 +8,32 @@
 //!      │ │
 //!      │ └─ something blocks it: refused, and due as soon as it is gone
 //!      ▼
-//!   failed: not tried again before a retry is requested, the desired layout changes, or another process starts; only a CUDA
-//!           client that could not run is followed by another one after a pause
+//!   failed: not tried again before a retry is requested, the desired layout changes, or another process starts
 //! ```
 //!
-//! There are two runtimes. Static partitions are made by commands and compared by ID (partitions.rs): a run is one session.
-//! Thread percentages are proven by CUDA clients (percentages.rs): a run is one client for each size of partition. The state
-//! of either is about the present control process, and never about another one. The IDs and proofs of an earlier process are
-//! only what the next run is compared with, or begins with.
+//! Static partitions are made by commands and compared by ID (partitions.rs): a run is one session. The state is about the
+//! present control process, and never about another one; the IDs of an earlier process are only what the next run is compared
+//! with. A layout of thread percentages needs no run: its tenants' shares are in force with the daemon's settings.
 
 pub(crate) mod conditions;
 mod drift;
 mod partitions;
-mod percentages;
 pub(crate) mod progress;
 mod run;
 
 use self::partitions::{PartitionRuntime, static_layout};
-use self::percentages::{PercentageRuntime, percentage_layout, useless};
-use self::progress::{LayoutAction, LayoutProgress, LayoutRecord};
+use self::progress::{LayoutAction, LayoutProgress};
 use self::run::LastRun;
-use crate::domain::ThreadPercentage;
 use crate::domain::daemon::Mode;
 use crate::domain::layout::Enforcement;
+use crate::domain::layout::active::DesiredLayout;
 use crate::domain::layout::execution::{Execution, ExecutionOutcome, LayoutFailureCause};
-use crate::domain::layout::percentage::proof::ShareFailure;
+use crate::domain::layout::percentage::PlannedShare;
 use crate::domain::layout::plan::Plan;
 use crate::domain::layout::record::{ExecutedStep, PartitionRun};
-use crate::domain::layout::status::{DriftSeen, LayoutFailure, LayoutState, LayoutStatus};
+use crate::domain::layout::status::{DriftSeen, LayoutFailure, LayoutState, LayoutStatus, PartitionStatus};
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::plan::Desired;
-use crate::domain::timings::Timings;
-use crate::gpu::report::Report;
 
 /// Pause before a failed write to the store is tried again.
 const UNWRITTEN_RETRY_MS: i64 = 1_000;
@@ -48,30 +42,21 @@ const UNWRITTEN_RETRY_MS: i64 = 1_000;
 #[derive(Debug, Clone, Default)]
 pub struct LayoutReconciler {
     partitions: PartitionRuntime,
-    percentages: PercentageRuntime,
     /// Reason why the last run failed; it counts for the generation of that run.
     failure: Option<LayoutFailure>,
     /// Present or last run that applies the layout.
     last: Option<LastRun>,
     /// Time at which a failed write is tried again; 0 if none failed.
     write_retry_at: i64,
-    timings: Timings,
 }
 
 impl LayoutReconciler {
     /// Creates the state that an earlier manager has written down.
-    pub fn remembered(run: Option<PartitionRun>, timings: Timings) -> Self {
+    pub fn remembered(run: Option<PartitionRun>) -> Self {
         // Of an interrupted run, only the listing counts.
         let ended = run.as_ref().filter(|run| run.before.is_none());
         let last = ended.and_then(|run| run.last.clone()).map(LastRun::from);
-        Self { partitions: PartitionRuntime::remembered(run), last, timings, ..Self::default() }
-    }
-
-    /// Notes that the control process is gone, and with it the proofs made in it.
-    pub fn process_gone(&mut self) {
-        if self.percentages.process_gone() {
-            (self.failure, self.last) = (None, None);
-        }
+        Self { partitions: PartitionRuntime::remembered(run), last, ..Self::default() }
     }
 
     /// Notes that a control process was started or found: the work done in another one is gone.
@@ -87,43 +72,14 @@ impl LayoutReconciler {
         self.write_retry_at = 0;
         self.partitions.retry(self.failure.is_some());
         self.failure = None;
-        self.percentages.restart();
     }
 
-    /// Requests the layout again, in this generation. CUDA clients prove all of it once more. Partitions are left alone if a
-    /// run for this generation has ended, whether the desired state itself or an earlier manager began it: nobody requested
-    /// that later changes by others be undone.
+    /// Requests the layout again, in this generation. Partitions are left alone if a run for this generation has ended, whether
+    /// the desired state itself or an earlier manager began it: nobody requested that later changes by others be undone.
     pub fn request(&mut self, generation: i64) {
         self.write_retry_at = 0;
         let failed = self.failure.as_ref().is_some_and(|failure| failure.generation >= generation);
         self.partitions.request(generation, failed);
-        self.percentages.forget_proof();
-        if self.percentages.restart() {
-            self.failure = None;
-        }
-    }
-
-    /// Applies the desired state, and lets the server hold as much as the next CUDA client needs; returns false while
-    /// percentages are not proven.
-    pub fn follow(&mut self, desired: &mut Desired, now: i64) -> bool {
-        let Some(shares) = percentage_layout(desired).and_then(|layout| layout.shares.as_ref()) else {
-            if self.percentages.restart() {
-                self.failure = None;
-            }
-            return percentage_layout(desired).is_none();
-        };
-        let others = shares.others;
-        if self.failure.as_ref().is_some_and(|failure| failure.generation != desired.generation) {
-            self.failure = None;
-            self.percentages.restart();
-        }
-        if self.percentages.set_target(shares) {
-            (self.failure, self.last) = (None, None);
-            self.conclude_proof(desired, now);
-        }
-        desired.percentage =
-            others.max(self.percentages.server_percentage()).unwrap_or(ThreadPercentage::FULL);
-        self.progress(desired, None) == LayoutProgress::Complete
     }
 
     /// Takes the partitions of a poll: remembers drift, and fulfils the request once nothing is left to do.
@@ -148,12 +104,17 @@ impl LayoutReconciler {
 
     /// Returns the progress of the desired layout; `present` are the partitions listed now.
     pub fn progress(&self, desired: &Desired, present: Option<&[GpuPartitions]>) -> LayoutProgress {
-        if self.partitions.is_unwritten(desired) || self.percentages.is_unwritten(desired) {
+        if self.partitions.is_unwritten(desired) {
             return LayoutProgress::Unwritten;
         }
         match self.runtime(desired) {
             None => LayoutProgress::Complete,
-            Some(Enforcement::Percentage) => self.percentages.progress(desired),
+            Some(Enforcement::Percentage) if desired.mode == Mode::Static => {
+                let why = "a daemon in static mode ignores thread percentages: set its mode to shared, or apply a layout of static \
+                           partitions";
+                LayoutProgress::Refused(LayoutFailureCause::Blocked { why: why.to_owned() })
+            }
+            Some(Enforcement::Percentage) => LayoutProgress::Complete,
             Some(Enforcement::Static) => {
                 let failed =
                     self.failure.as_ref().is_some_and(|failure| failure.generation == desired.generation);
@@ -174,10 +135,6 @@ impl LayoutReconciler {
             LayoutProgress::Drifted(..) => {
                 let at = self.partitions.repair_postponed_until()?;
                 Some((at.max(self.write_retry_at), LayoutAction::Partition))
-            }
-            // In maintenance no new client is admitted, and the probe would be one.
-            LayoutProgress::ProbeDue(percentage) if desired.maintenance.is_none() => {
-                Some((self.percentages.retry_at(), LayoutAction::Prove(percentage)))
             }
             _ => None,
         }
@@ -230,79 +187,14 @@ impl LayoutReconciler {
         }
     }
 
-    /// Notes that a CUDA client was started that probes this percentage.
-    pub fn probe_sent(&mut self, percentage: ThreadPercentage, desired: &Desired, now: i64) {
-        self.percentages.sent(percentage);
-        // A failure stands until a client has reported a result.
-        if self.failure.is_none() {
-            self.begin_proof(desired, now);
-        }
-    }
-
-    /// Discards the report of the CUDA client, which is of no use.
-    pub fn probe_lost(&mut self) {
-        self.percentages.lost();
-    }
-
-    /// Takes the report of the CUDA client.
-    pub fn probed(&mut self, report: &Report, desired: &Desired, now: i64) {
-        if let Some(why) = useless(report) {
-            if self.percentages.probe_failed(now, self.timings.blocked_retry()) {
-                self.fail_proof(ShareFailure::NotSeen { why }, desired, now);
-            }
-            return;
-        }
-        if self.percentages.probed(report) {
-            if self.failure.take().is_some() {
-                self.last.iter_mut().for_each(LastRun::resume);
-            }
-            self.conclude_proof(desired, now);
-            self.percentages.note_unwritten();
-        }
-    }
-
-    fn begin_proof(&mut self, desired: &Desired, now: i64) {
-        if !self.is_under_way() {
-            self.last = Some(LastRun::new(desired.generation, now));
-        }
-    }
-
-    /// Notes that all is proven, or that it cannot be.
-    fn conclude_proof(&mut self, desired: &Desired, now: i64) {
-        match self.percentages.next() {
-            Some(Ok(None)) => {
-                self.percentages.complete();
-                self.begin_proof(desired, now);
-                self.last.iter_mut().for_each(|run| run.end_at(now));
-            }
-            Some(Err(failure)) => {
-                self.begin_proof(desired, now);
-                self.fail_proof(failure, desired, now);
-            }
-            Some(Ok(Some(_))) | None => {}
-        }
-    }
-
-    fn fail_proof(&mut self, failure: ShareFailure, desired: &Desired, now: i64) {
-        self.failure =
-            Some(LayoutFailure::new(desired.generation, LayoutFailureCause::NotProven { failure }));
-        if let Some(run) = self.last.as_mut().filter(|run| run.is_under_way()) {
-            run.end_at(now);
-        }
-    }
-
     /// Returns the record that has yet to be written: of a run that ended, or of an earlier one that is in force for this generation too.
-    pub fn to_write(&self, desired: &Desired) -> Option<LayoutRecord> {
-        let run = self.partitions.to_write(desired).map(LayoutRecord::Partitions);
-        run.or_else(|| self.percentages.to_write(desired).map(LayoutRecord::Percentages))
+    pub fn to_write(&self, desired: &Desired) -> Option<PartitionRun> {
+        self.partitions.to_write(desired)
     }
 
     /// Notes that the record was written.
-    pub fn written(&mut self, record: LayoutRecord) {
-        match record {
-            LayoutRecord::Partitions(run) => self.partitions.written(run),
-            LayoutRecord::Percentages(_) => self.percentages.written(),
-        }
+    pub fn written(&mut self, run: PartitionRun) {
+        self.partitions.written(run);
         self.write_retry_at = 0;
     }
 
@@ -315,9 +207,7 @@ impl LayoutReconciler {
     pub fn failure(&self, desired: &Desired, progress: &LayoutProgress) -> Option<LayoutFailure> {
         match progress {
             LayoutProgress::Refused(cause) => Some(LayoutFailure::new(desired.generation, cause.clone())),
-            LayoutProgress::Failed | LayoutProgress::ProbeDue(_) | LayoutProgress::Probing => {
-                self.failure.clone()
-            }
+            LayoutProgress::Failed => self.failure.clone(),
             _ => None,
         }
     }
@@ -327,10 +217,8 @@ impl LayoutReconciler {
         let enforcement = self.runtime(desired)?;
         let progress = self.progress(desired, present);
         let failure = self.failure(desired, &progress);
-        let degraded = match enforcement {
-            Enforcement::Static => self.partitions.degraded().to_vec(),
-            Enforcement::Percentage => Vec::new(),
-        };
+        let is_static = enforcement == Enforcement::Static;
+        let degraded = if is_static { self.partitions.degraded().to_vec() } else { Vec::new() };
         let state = match &progress {
             _ if self.is_under_way() => LayoutState::Applying,
             _ if failure.is_some() => LayoutState::Failed,
@@ -338,24 +226,18 @@ impl LayoutReconciler {
             LayoutProgress::Complete => LayoutState::Degraded,
             LayoutProgress::Drifted(..) => LayoutState::Drifted,
             LayoutProgress::Failed | LayoutProgress::Refused(_) => LayoutState::Failed,
-            LayoutProgress::Waiting
-            | LayoutProgress::Due(_)
-            | LayoutProgress::ProbeDue(_)
-            | LayoutProgress::Probing
-            | LayoutProgress::Unwritten => LayoutState::Pending,
+            LayoutProgress::Waiting | LayoutProgress::Due(_) | LayoutProgress::Unwritten => {
+                LayoutState::Pending
+            }
         };
-        let (layout, partitions, drift_seen) = match enforcement {
-            Enforcement::Static => (
-                static_layout(desired),
-                self.partitions.statuses(desired, progress.is_complete(), present),
-                self.partitions.drift_seen(),
-            ),
-            Enforcement::Percentage => (
-                percentage_layout(desired),
-                self.percentages.statuses(desired, progress.is_complete()),
-                DriftSeen::default(),
-            ),
+        let (layout, partitions, drift_seen) = if is_static {
+            let partitions = self.partitions.statuses(desired, progress.is_complete(), present);
+            (static_layout(desired), partitions, self.partitions.drift_seen())
+        } else {
+            let layout = percentage_layout(desired);
+            (layout, layout.map(shares).unwrap_or_default(), DriftSeen::default())
         };
+        let last = self.last.as_ref().filter(|_| is_static);
         let (drift, not_repaired) = match progress {
             LayoutProgress::Drifted(drift, why) => (drift, why),
             _ => (self.partitions.drift_found(desired, present), None),
@@ -372,11 +254,33 @@ impl LayoutReconciler {
             drift_seen,
             degraded,
             failure,
-            executed_steps: self.last.as_ref().map_or_else(Vec::new, |last| last.executed_steps.clone()),
-            ran_at: self.last.as_ref().map(|last| last.began),
-            duration_us: self.last.as_ref().and_then(|last| last.duration_us),
+            executed_steps: last.map_or_else(Vec::new, |last| last.executed_steps.clone()),
+            ran_at: last.map(|last| last.began),
+            duration_us: last.and_then(|last| last.duration_us),
         })
     }
+}
+
+/// Returns the desired layout, if thread percentages enforce it.
+fn percentage_layout(desired: &Desired) -> Option<&DesiredLayout> {
+    let layout = desired.layout.as_ref().filter(|_| !desired.is_observed());
+    layout.filter(|layout| layout.enforcement == Enforcement::Percentage)
+}
+
+/// Returns the partitions of a layout that thread percentages enforce.
+fn shares(layout: &DesiredLayout) -> Vec<PartitionStatus> {
+    let status = |share: &PlannedShare| PartitionStatus {
+        partition: share.partition.clone(),
+        gpu: share.gpu.clone(),
+        id: None,
+        withheld: None,
+        expected: None,
+        chunks: share.chunks,
+        sms: Some(share.sms),
+        percentage: Some(share.percentage),
+        tenants: share.tenants.clone(),
+    };
+    layout.shares.iter().map(status).collect()
 }
 
 #[cfg(test)]

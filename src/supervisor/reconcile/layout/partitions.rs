@@ -17,7 +17,7 @@ use crate::domain::layout::handout::{PartitionEvidence, may_hand_out};
 use crate::domain::layout::plan::{Plan, PlanInput, Reason, plan};
 use crate::domain::layout::record::{Degraded, PartitionDrift, PartitionRun, Record};
 use crate::domain::layout::status::{DriftSeen, PartitionStatus};
-use crate::domain::layout::{Enforcement, PartitionChange, ResolvedStep, VersionRef};
+use crate::domain::layout::{Enforcement, ResolvedStep, VersionRef, final_steps};
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::plan::Desired;
 use crate::domain::{GpuUuid, PartitionId};
@@ -379,14 +379,7 @@ impl PartitionRuntime {
         let expected = self.expected(layout);
         let live = self.record().live();
         let listed = present.filter(|_| complete).unwrap_or_default();
-        let removed: BTreeSet<_> = layout
-            .steps
-            .iter()
-            .filter(|step| step.change == PartitionChange::Remove)
-            .map(|step| &step.partition)
-            .collect();
-        let stays = layout.steps.iter().enumerate().filter(|(_, step)| !removed.contains(&step.partition));
-        stays
+        final_steps(&layout.steps)
             .map(|(number, step)| {
                 let expected = expected.as_ref().and_then(|ids| ids.get(number));
                 let made = live.get(&step.partition).copied();

@@ -1,10 +1,8 @@
 //! Progress of a layout on a daemon, and its next step.
 
-use crate::domain::ThreadPercentage;
-use crate::domain::layout::active::ProvenLayout;
 use crate::domain::layout::execution::LayoutFailureCause;
 use crate::domain::layout::plan::Plan;
-use crate::domain::layout::record::{PartitionDrift, PartitionRun};
+use crate::domain::layout::record::PartitionDrift;
 
 /// Progress of a layout.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,10 +16,6 @@ pub enum LayoutProgress {
     Waiting,
     /// Its partitions have to be made by this plan.
     Due(Box<Plan>),
-    /// A CUDA client has to probe this percentage.
-    ProbeDue(ThreadPercentage),
-    /// A CUDA client is probing.
-    Probing,
     /// The end of the last run has to be written down first.
     Unwritten,
     /// Something blocks it.
@@ -42,17 +36,6 @@ impl LayoutProgress {
 pub enum LayoutAction {
     /// Make its partitions.
     Partition,
-    /// Start a CUDA client that probes this percentage.
-    Prove(ThreadPercentage),
     /// Write down that the last run has ended.
     Record,
-}
-
-/// Record of an ended run that outlives the manager.
-#[derive(Debug, Clone, PartialEq)]
-pub enum LayoutRecord {
-    /// Partitions of the control process.
-    Partitions(PartitionRun),
-    /// Results of the CUDA clients.
-    Percentages(ProvenLayout),
 }

@@ -35,12 +35,6 @@ impl LastRun {
         self.duration_us = Some(self.earlier.1.saturating_add(duration_us));
     }
 
-    /// Ends the run now.
-    pub(super) fn end_at(&mut self, now: i64) {
-        self.duration_us = u64::try_from(now - self.began).ok().and_then(|took| took.checked_mul(1000));
-        self.duration_us.get_or_insert(0);
-    }
-
     pub(super) fn is_under_way(&self) -> bool {
         self.duration_us.is_none()
     }

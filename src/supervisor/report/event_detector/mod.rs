@@ -19,6 +19,7 @@ use crate::domain::event::{
     AffectedClient, ClientRefusal, DaemonLayout, DomainEvent, EventTrigger, EventType, LostEvents, NewEvent,
     NotReadyReason,
 };
+use crate::domain::layout::Enforcement;
 use crate::domain::layout::execution::LayoutFailureCause;
 use crate::domain::layout::status::LayoutState;
 use crate::domain::plan::Desired;
@@ -427,8 +428,11 @@ impl EventDetector {
                 }
                 (reported.failed, reported.applied) = (Some(failure), None);
             }
-            LayoutState::Pending | LayoutState::Applying => reported.applied = None,
-            LayoutState::Degraded => {}
+            // Thread percentages are pending whenever a setting of the daemon is, and nothing is made anew.
+            LayoutState::Pending | LayoutState::Applying if status.enforcement == Enforcement::Static => {
+                reported.applied = None;
+            }
+            LayoutState::Pending | LayoutState::Applying | LayoutState::Degraded => {}
         }
         if status.degraded.len() > reported.degraded {
             self.emit(DomainEvent::LayoutDegraded(layout()));

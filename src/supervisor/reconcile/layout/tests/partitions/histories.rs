@@ -134,7 +134,7 @@ impl World {
     }
 
     fn manager_dies(&mut self) {
-        self.reconciler = LayoutReconciler::remembered(self.run.clone(), Timings::default());
+        self.reconciler = LayoutReconciler::remembered(self.run.clone());
         self.reconciler.begin(&self.token());
         self.publish();
     }
@@ -193,7 +193,7 @@ impl World {
 
     /// Writes the end of a run as the store does.
     fn write_end(&mut self) {
-        let run = run_to_write(&self.reconciler, &self.desired).expect("a run");
+        let run = self.reconciler.to_write(&self.desired).expect("a run");
         if let Some(active) = &self.active {
             let server_log =
                 AppliedLayout::after(&run, active, &layout(active.version), self.applied.as_ref());
@@ -202,7 +202,7 @@ impl World {
             }
         }
         self.run = Some(run.clone());
-        self.reconciler.written(LayoutRecord::Partitions(run));
+        self.reconciler.written(run);
         self.accept();
     }
 

@@ -42,7 +42,7 @@ impl Die {
         self.partitions.retain(|(known, _)| known != id);
     }
 
-    fn list(&self) -> Vec<GpuPartitions> {
+    pub(super) fn list(&self) -> Vec<GpuPartitions> {
         let count = |chunks: &Vec<usize>| u32::try_from(chunks.len()).expect("few");
         let used: u32 = self.partitions.iter().map(|(_, chunks)| count(chunks)).sum();
         let listed = |(id, chunks): &(PartitionId, Vec<usize>)| ListedPartition {
@@ -117,20 +117,14 @@ fn progress(reconciler: &LayoutReconciler, desired: &Desired, die: &Die) -> Layo
     reconciler.progress(desired, Some(&die.list()))
 }
 
-impl Daemon for Die {
-    fn desired(&self, generation: i64) -> Desired {
+impl Die {
+    /// Returns the desired state of a daemon with two partitions.
+    pub(super) fn desired(&self, generation: i64) -> Desired {
         Desired { generation, ..desired(1, &[7, 3]) }
     }
 
-    fn start(&mut self) {
-        *self = Self::default();
-    }
-
-    fn listed(&self) -> Option<Vec<GpuPartitions>> {
-        Some(self.list())
-    }
-
-    fn run(&mut self, reconciler: &mut LayoutReconciler, desired: &Desired, works: bool) {
+    /// Performs a run to its end, from 10 to 20 ms; the run fails unless it `works`.
+    pub(super) fn run(&mut self, reconciler: &mut LayoutReconciler, desired: &Desired, works: bool) {
         let present = self.list();
         reconciler.prepare_run(desired, &present, 10);
         let LayoutProgress::Due(plan) = reconciler.progress(desired, Some(&present)) else {
@@ -184,15 +178,8 @@ fn done(reconciler: &mut LayoutReconciler, desired: &Desired, die: &mut Die) {
 }
 
 fn write_end(reconciler: &mut LayoutReconciler, desired: &Desired) {
-    let run = run_to_write(reconciler, desired).expect("a run");
-    reconciler.written(LayoutRecord::Partitions(run));
-}
-
-fn run_to_write(reconciler: &LayoutReconciler, desired: &Desired) -> Option<PartitionRun> {
-    match reconciler.to_write(desired)? {
-        LayoutRecord::Partitions(run) => Some(run),
-        LayoutRecord::Percentages(_) => None,
-    }
+    let run = reconciler.to_write(desired).expect("a run");
+    reconciler.written(run);
 }
 
 /// Returns a reconciler in whose process a layout of these sizes is in force.
@@ -238,7 +225,7 @@ fn layout_is_applied_once_recorded_and_listed() {
     let status = reconciler.status(&target, Some(&die.list())).expect("a status");
     assert_eq!(status.state, LayoutState::Pending);
     assert!(status.partitions.iter().all(|one| one.id.is_none()), "{status:?}");
-    assert_eq!(run_to_write(&reconciler, &target).expect("a run").record.0.len(), 2);
+    assert_eq!(reconciler.to_write(&target).expect("a run").record.0.len(), 2);
     reconciler.not_written(5_000);
     assert!(reconciler.write_retry_at > 5_000);
     write_end(&mut reconciler, &target);
@@ -248,7 +235,7 @@ fn layout_is_applied_once_recorded_and_listed() {
     let ids: Vec<_> = status.partitions.iter().filter_map(|one| one.id.clone()).collect();
     assert_eq!(ids, die.partitions.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>());
     // The next manager finds the same state.
-    let mut next = LayoutReconciler::remembered(reconciler.partitions.run.clone(), Timings::default());
+    let mut next = LayoutReconciler::remembered(reconciler.partitions.run.clone());
     next.begin("first");
     assert_eq!(progress(&next, &target, &die), LayoutProgress::Complete);
 }
@@ -368,7 +355,7 @@ fn interrupted_run_is_finished_from_listing() {
     assert_eq!(state(&reconciler, &target, &die), LayoutState::Pending);
 
     // Continued by this manager or by the next.
-    let mut next = LayoutReconciler::remembered(left, Timings::default());
+    let mut next = LayoutReconciler::remembered(left);
     next.begin("first");
     for mut one in [reconciler, next] {
         let mut die = Die { partitions: die.partitions.clone(), ..Die::default() };
@@ -470,7 +457,7 @@ fn request_for_applied_generation_starts_no_repair() {
     let (mut reconciler, target, mut die) = applied(&[7, 3]);
     let theirs = die.add(2);
     let before = reconciler.status(&target, Some(&die.list())).expect("a status");
-    let mut next = LayoutReconciler::remembered(reconciler.partitions.run.clone(), Timings::default());
+    let mut next = LayoutReconciler::remembered(reconciler.partitions.run.clone());
     next.begin("first");
     for reconciler in [&mut reconciler, &mut next] {
         reconciler.request(target.generation);
