@@ -81,7 +81,7 @@ pub(super) async fn apply(
     let Some(daemon) = places.daemon(form.text("daemon"), version.layout.enforcement) else {
         return planned(&app, &ctx, name, &form, None).await;
     };
-    let note = form.text("note").replace("\r\n", "\n");
+    let note = form.text("note").to_owned();
     let request = ApplyRequest {
         daemon: daemon.name.clone(),
         version: Some(version.version),
@@ -103,7 +103,8 @@ pub(super) async fn apply(
     }
 }
 
-async fn version_of(
+/// The version that a form selects; by default the newest.
+pub(super) async fn version_of(
     app: &AppState,
     ctx: &RequestContext,
     name: &LayoutName,
@@ -243,10 +244,10 @@ struct BlockedRemedy {
 }
 
 /// A step of the plan in the diff.
-struct PlanRow<'p>(&'p LayoutPlanStep);
+pub(super) struct PlanRow<'p>(pub(super) &'p LayoutPlanStep);
 
 impl PlanRow<'_> {
-    fn class(&self) -> &'static str {
+    pub(super) fn class(&self) -> &'static str {
         match self.0.step.action {
             Action::Keep => "same",
             Action::Add => "new",
@@ -254,7 +255,7 @@ impl PlanRow<'_> {
         }
     }
 
-    fn word(&self) -> &'static str {
+    pub(super) fn word(&self) -> &'static str {
         match (self.0.step.action, self.0.step.reason) {
             (Action::Keep, _) => "Keep",
             (Action::Add, Reason::MadeAgain) => "Recreate",
@@ -263,7 +264,7 @@ impl PlanRow<'_> {
         }
     }
 
-    fn why(&self) -> &'static str {
+    pub(super) fn why(&self) -> &'static str {
         match (self.0.step.action, self.0.step.reason) {
             (Action::Keep, _) => "unchanged",
             (_, Reason::Layout) => "required by the layout",

@@ -2,7 +2,6 @@
 
 mod apply;
 mod diff;
-mod draft;
 mod editor;
 mod export;
 mod gpu_kind;
@@ -13,22 +12,21 @@ mod target;
 
 use askama::Template;
 use axum::response::{IntoResponse as _, Redirect, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use serde::Deserialize;
 
-use self::diff::{DiffRow, line, rows};
+use self::editor::EditedLayout;
 use self::gpu_kind::{GpuKind, LayoutPreview, choose};
 use self::target::{Places, holders};
 use super::format::{self, Badge, Moment, Tone};
-use super::forms::{Form, FormErrors};
+use super::forms::{Form, rehearsal_refusal};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, Listing, PageLinks};
 use super::routes::PageRoutes;
-use super::{listed, page, rendered};
-use crate::domain::LayoutName;
-use crate::domain::daemon::Mode;
+use super::{listed, rendered, spec_form};
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::layout::{Layout, Version, VersionRef};
+use crate::domain::{DaemonName, LayoutName};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path, Query};
 use crate::http::problem::Problem;
@@ -36,15 +34,16 @@ use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::layouts::LayoutView;
 use crate::service::page::{MAX_LIMIT, Page};
-use crate::service::{ServiceError, WriteOptions, etag};
+use crate::service::{WriteOptions, etag};
 
 pub(super) fn router() -> PageRoutes {
     PageRoutes::default()
         .route("/layouts", get(list))
-        .route("/layouts/-/new", get(editor::new).post(editor::write_new))
+        .route("/layouts/-/new", get(editor::new).post(spec_form::create::<EditedLayout>))
+        .route("/layouts/-/check", post(editor::check))
         .form_route("/layouts/-/import", "layouts/import", get(import::show).post(import::import))
         .route("/layouts/{name}", get(show))
-        .route("/layouts/{name}/edit", get(editor::edit).post(editor::write))
+        .route("/layouts/{name}/edit", get(editor::edit).post(spec_form::change::<EditedLayout>))
         .route("/layouts/{name}/versions/{version}", get(version))
         .route("/layouts/{name}/compare", get(compare))
         .route("/layouts/{name}/export", get(export::download))
@@ -76,6 +75,10 @@ struct LayoutDaemon {
 }
 
 impl LayoutDaemon {
+    fn all(daemons: &[DaemonView], name: &LayoutName) -> Vec<Self> {
+        daemons.iter().filter_map(|daemon| Self::of(daemon.clone(), name)).collect()
+    }
+
     fn of(daemon: DaemonView, name: &LayoutName) -> Option<Self> {
         let active = daemon.spec.layout.as_ref().filter(|active| active.name == *name)?;
         let version = active.version;
@@ -91,22 +94,12 @@ impl LayoutDaemon {
     }
 }
 
-/// The mode of a daemon in one word.
-pub(super) fn mode(daemon: &DaemonView) -> &'static str {
-    match daemon.spec.mode {
-        Mode::Shared => "shared",
-        Mode::Static => "static",
-    }
-}
-
 async fn list(Call { app, ctx }: Call, paging: ListQuery) -> Result<Response, Problem> {
     let found = async { app.service.layouts(&ctx, &paging.page()?).await };
     let found = paging.listing(found.await, &[])?;
     let daemons = holders(&app, &ctx).await?;
     let row = |layout: LayoutView| {
-        let own = daemons.iter().filter(|daemon| layout.daemons.contains(&daemon.name));
-        let holders =
-            own.filter_map(|daemon| LayoutDaemon::of(daemon.clone(), &layout.newest.name)).collect();
+        let holders = LayoutDaemon::all(&daemons, &layout.newest.name);
         ListRow { layout, holders }
     };
     let list = found.map(row);
@@ -122,7 +115,6 @@ struct LayoutPage {
     version: Version,
     /// The number of the newest version, to tell if this is the newest.
     newest: u32,
-    gpu_kind: Option<GpuKind>,
     preview: LayoutPreview,
     holders: Vec<LayoutDaemon>,
     places: Places,
@@ -133,10 +125,6 @@ struct LayoutPage {
 impl LayoutPage {
     fn is_newest(&self) -> bool {
         self.version.version == self.newest
-    }
-
-    fn line(step: &crate::domain::layout::LayoutStep) -> String {
-        line(step)
     }
 }
 
@@ -166,19 +154,15 @@ async fn shown(
     version: Option<Version>,
     paging: &ListQuery,
 ) -> Result<Response, Problem> {
-    let LayoutView { newest, daemons } = view;
+    let newest = view.newest;
     let name = newest.name.clone();
     let paged = app.service.layout_versions(ctx, &name, &paging.page()?).await?;
     let places = Places::of(app, ctx).await?;
-    let holders = places.daemons.iter().filter(|daemon| daemons.contains(&daemon.name));
-    let holders: Vec<LayoutDaemon> =
-        holders.filter_map(|daemon| LayoutDaemon::of(daemon.clone(), &name)).collect();
-    let gpu_kinds = gpu_kind::all(app, ctx).await?;
+    let holders = LayoutDaemon::all(&places.daemons, &name);
     let number = newest.version;
     let version = version.unwrap_or(newest);
     let on = holders.first().map_or("", |holder| holder.daemon.name.as_str());
-    let gpu_kind = choose(&gpu_kinds, on, version.layout.sku.as_deref()).cloned();
-    let preview = preview_of(&version.layout, gpu_kind.as_ref());
+    let preview = preview(&version.layout, on, &gpu_kind::all(app, ctx).await?);
     let title = format!("Layout {name}");
     let frame = Frame::of(&app.service, ctx, Section::Layouts, &title).await.live();
     let page_links = paging.page_links(paged.next_cursor.as_deref());
@@ -187,7 +171,6 @@ async fn shown(
         frame,
         version,
         newest: number,
-        gpu_kind,
         preview,
         holders,
         places,
@@ -196,8 +179,9 @@ async fn shown(
     }))
 }
 
-fn preview_of(layout: &Layout, gpu_kind: Option<&GpuKind>) -> LayoutPreview {
-    gpu_kind.map(|gpu_kind| gpu_kind::preview(layout.steps.iter().enumerate(), gpu_kind)).unwrap_or_default()
+/// The preview of a layout on the GPUs of this daemon, or else on those of its product.
+fn preview(layout: &Layout, daemon: &str, gpu_kinds: &[GpuKind]) -> LayoutPreview {
+    LayoutPreview::on(layout, choose(gpu_kinds, daemon, layout.sku.as_deref()))
 }
 
 #[derive(Template)]
@@ -206,18 +190,12 @@ struct ComparePage {
     frame: Frame,
     left: Version,
     right: Version,
-    rows: Vec<DiffRow>,
+    /// The lines of both, each with its class.
+    lines: Vec<(&'static str, String)>,
     /// The versions to choose from, newest first.
     numbers: Vec<u32>,
-    gpu_kind: Option<GpuKind>,
     /// The preview of each.
     previews: [LayoutPreview; 2],
-}
-
-impl ComparePage {
-    fn is_same(&self) -> bool {
-        self.rows.iter().all(|row| row.kind == diff::LineChange::Same)
-    }
 }
 
 /// The versions to compare; by default the newest with the one before it.
@@ -241,13 +219,12 @@ async fn compare(
     let version = |version| VersionRef { name: name.clone(), version };
     let left = app.service.layout_version(&ctx, &version(from)).await?;
     let right = app.service.layout_version(&ctx, &version(to)).await?;
-    let rows = rows(&left.layout, &right.layout);
+    let lines = diff::lines(&left.layout, &right.layout);
     let gpu_kinds = gpu_kind::all(&app, &ctx).await?;
-    let gpu_kind = choose(&gpu_kinds, "", right.layout.sku.as_deref()).cloned();
-    let previews = [&left, &right].map(|version| preview_of(&version.layout, gpu_kind.as_ref()));
+    let previews = [&left, &right].map(|version| preview(&version.layout, "", &gpu_kinds));
     let title = format!("Layout {name}: versions {from} and {to}");
     let frame = Frame::of(&app.service, &ctx, Section::Layouts, &title).await;
-    Ok(rendered(&ComparePage { frame, left, right, rows, numbers, gpu_kind, previews }))
+    Ok(rendered(&ComparePage { frame, left, right, lines, numbers, previews }))
 }
 
 #[derive(Template)]
@@ -255,33 +232,17 @@ async fn compare(
 struct LayoutDeletePage {
     frame: Frame,
     newest: Version,
-    daemons: Vec<crate::domain::DaemonName>,
-    refused: FormErrors,
+    daemons: Vec<DaemonName>,
+    /// Reason for which the deletion would be refused.
+    refused: Option<String>,
 }
 
-/// Shows the layout that would be deleted, with the reason if it cannot be.
 async fn confirm(Call { app, ctx }: Call, Path(name): Path<LayoutName>) -> Result<Response, Problem> {
-    let tried = app.service.delete_layout(&ctx, name.clone(), WriteOptions::rehearsal()).await;
-    delete_page(&app, &ctx, &name, tried.err()).await
-}
-
-async fn delete_page(
-    app: &AppState,
-    ctx: &RequestContext,
-    name: &LayoutName,
-    error: Option<ServiceError>,
-) -> Result<Response, Problem> {
-    let error = match error {
-        Some(error @ (ServiceError::Conflict(_) | ServiceError::PreconditionFailed(_))) => Some(error),
-        Some(other) => return Err(other.into()),
-        None => None,
-    };
-    let refused = error.map(|error| FormErrors::of(Problem::of(error, &ctx.actor), &[])).unwrap_or_default();
-    let LayoutView { newest, daemons } = app.service.layout(ctx, name).await?;
-    let frame = Frame::of(&app.service, ctx, Section::Layouts, &format!("Delete layout {name}")).await;
-    let status =
-        if refused.is_empty() { axum::http::StatusCode::OK } else { axum::http::StatusCode::CONFLICT };
-    Ok(page(status, &LayoutDeletePage { frame, newest, daemons, refused }))
+    let rehearsed = app.service.delete_layout(&ctx, name.clone(), WriteOptions::rehearsal()).await;
+    let refused = rehearsal_refusal(&ctx, rehearsed)?;
+    let LayoutView { newest, daemons } = app.service.layout(&ctx, &name).await?;
+    let frame = Frame::of(&app.service, &ctx, Section::Layouts, &format!("Delete layout {name}")).await;
+    Ok(rendered(&LayoutDeletePage { frame, newest, daemons, refused }))
 }
 
 async fn delete(
@@ -289,10 +250,8 @@ async fn delete(
     Path(name): Path<LayoutName>,
     form: Form,
 ) -> Result<Response, Problem> {
-    let version = form.text("version").parse::<i64>().ok();
+    let version = form.text("version").parse().ok();
     let options = WriteOptions { if_match: version.map(etag), ..WriteOptions::default() };
-    match app.service.delete_layout(&ctx, name.clone(), options).await {
-        Ok(()) => Ok(Redirect::to("/layouts").into_response()),
-        Err(error) => delete_page(&app, &ctx, &name, Some(error)).await,
-    }
+    app.service.delete_layout(&ctx, name, options).await?;
+    Ok(Redirect::to("/layouts").into_response())
 }
