@@ -104,6 +104,8 @@ pub enum Mode {
     Static,
 }
 
+api_words!(Mode: Shared "shared", Static "static");
+
 /// Desired run state of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -143,9 +143,7 @@ def layouts(host, show):
 
     def mistaken(page):
         page.get_by_label("Name").fill("Not A Name")
-        fill(page, 1, partition="Web", chunks="seven", tenants="a, a")
-        press(page, "Add a partition")
-        fill(page, 2, partition="batch", chunks=16)
+        fill(page, add("web", 7, "a", "a"), add("batch", 16))
         press(page, "Create")
         page.get_by_role("alert").wait_for()
 

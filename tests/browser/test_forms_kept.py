@@ -1,10 +1,12 @@
 """What was typed into a form is kept through a log-in when the session ended meanwhile, in every form; and what Enter submits."""
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
 from host import Host, eventually
-from test_layouts import add, fill, press, static, write
+from test_layouts import add, check, fill, press, static, text_of, write
 
 DOCUMENT = "version: v1\nlayouts:\n  brought:\n    steps:\n      - add: {gpu: 0, partition: web, chunks: 7}\n"
 
@@ -48,13 +50,13 @@ def drain(page):
 
 def layout(page):
     page.get_by_label("Name").fill("written")
-    fill(page, 1, partition="Web", chunks="seven", tenants="a, b")
+    fill(page, add("Web", "seven", "a", "b"))
     page.get_by_label("Note").fill("one\ntwo")
-    return ["written", "Web", "seven", "a, b", "two"]
+    return ["written", "Web", "seven", "two"]
 
 
 def layout_edit(page):
-    fill(page, 1, chunks="seven")
+    fill(page, add("web", "seven"))
     page.get_by_label("Note").fill("less")
     return ["seven", "less"]
 
@@ -174,21 +176,21 @@ def test_expired_session_keeps_layout_editor_input(host, visitor):
     visit, token = visitor(host), an_admin(host)
     page = visit.log_in(token, to="/layouts/-/new")
     page.get_by_label("Name").fill("written")
-    page.locator("#step-0-partition").fill("web")
+    text = page.get_by_label("Layout", exact=True)
     visit.log_out_elsewhere()
     if visit.scripted:
         # The request of the live map is refused, and the form keeps its values.
-        with page.expect_response("**/layouts/-/new") as asked:
-            page.locator("#step-0-chunks").press_sequentially("7")
+        with page.expect_response("**/layouts/-/check") as asked:
+            fill(page, add("web", 7))
         assert asked.value.status == 401
-        expect(page.locator("#step-0-partition")).to_have_value("web")
-    page.locator("#step-0-chunks").fill("7")
-    press(page, "Add a partition")
+        expect(text).to_have_value(text_of(add("web", 7)))
+    fill(page, add("web", 7), add("batch", 0))
+    press(page, "Create")
     log_in_again(page, token)
     press(page, "Submit")
-    expect(page.locator("#step-1-partition")).to_be_visible()
-    for field, value in [("name", "written"), ("step-0-partition", "web"), ("step-0-chunks", "7")]:
-        expect(page.locator(f"#{field}")).to_have_value(value)
+    expect(page.locator("#wrong-text")).to_contain_text("0 chunks: give at least 1")
+    expect(page.get_by_label("Name")).to_have_value("written")
+    expect(text).to_have_value(text_of(add("web", 7), add("batch", 0)))
 
 
 def test_file_survives_log_in_as_text(host, visitor, tmp_path):
@@ -219,18 +221,14 @@ def test_enter_in_layout_editor_changes_nothing(host, visitor, path):
     before = host.api("GET", "/layouts")["items"]
     if path.endswith("new"):
         page.get_by_label("Name").fill(f"entered_{visit.scripted}".lower())
-    press(page, "Add a partition")
-    # What is typed before the answer is there goes with the page before.
-    expect(page.get_by_role("listitem", name="Step")).to_have_count(2)
-    fill(page, 1, partition="web", chunks=7)
-    fill(page, 2, partition="batch", chunks=5)
-    fields = ["step-0-partition", "step-0-chunks", "step-1-tenants", "step-1-chunks", "sku"]
-    for field in fields + (["name"] if path.endswith("new") else []):
+    fill(page, add("web", 7), add("batch", 5))
+    if path.endswith("new"):
         with page.expect_navigation():
-            page.locator(f"#{field}").press("Enter")
-        expect(page.get_by_role("listitem", name="Step")).to_have_count(2)
-        for kept, value in [("step-0-partition", "web"), ("step-0-chunks", "7"), ("step-1-partition", "batch")]:
-            expect(page.locator(f"#{kept}")).to_have_value(value)
-        expect(page.get_by_role("button", name="Add a partition")).to_be_visible()
+            page.get_by_label("Name").press("Enter")
+    text = page.get_by_label("Layout", exact=True)
+    text.press("End")
+    text.press("Enter")
+    expect(text).to_have_value(re.compile("\n\n$"))
+    check(page, visit)
     expect(page.get_by_text("12 of 15 chunks used, 3 left")).to_be_visible()
     assert host.api("GET", "/layouts")["items"] == before

@@ -1,5 +1,6 @@
 """Layouts in the console: edited, compared, exported, imported and deleted."""
 
+import json
 import re
 
 import pytest
@@ -25,9 +26,18 @@ def write(host, name, *steps, note=None):
     host.api("PUT", f"/layouts/{name}", {"layout": {"steps": list(steps)}, "note": note})
 
 
-def fill(page, number, **fields):
-    for field, value in fields.items():
-        page.locator(f"#step-{number - 1}-{field}").fill(str(value))
+def remove(partition):
+    return {"remove": {"partition": partition}}
+
+
+def text_of(*steps, **fields):
+    """The YAML of a layout, each step on a line."""
+    lines = [f"{field}: {value}" for field, value in fields.items()] + ["steps:"] + [f"  - {json.dumps(step)}" for step in steps]
+    return "\n".join(lines) + "\n"
+
+
+def fill(page, *steps, **fields):
+    page.get_by_label("Layout", exact=True).fill(text_of(*steps, **fields))
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +50,12 @@ def host():
 
 def press(page, name):
     page.get_by_role("button", name=name, exact=True).click()
+
+
+def check(page, visit):
+    """Shows what the text comes to, which a script does by itself."""
+    if not visit.scripted:
+        press(page, "Check")
 
 
 def test_first_layout_is_explained_and_written(own_host, visitor):
@@ -56,26 +72,25 @@ def test_first_layout_is_explained_and_written(own_host, visitor):
     visit.accessible()
     page.get_by_role("link", name="Create the first layout").click()
     visit.accessible()
+    # It begins with a layout that fits on a GPU of this host.
+    text = page.get_by_label("Layout", exact=True)
+    expect(text).to_have_value(re.compile('sku: "NVIDIA H200"\nsteps:\n  - add: {gpu: 0, partition: first, chunks: 7}'))
+    expect(page.get_by_text("No problems found")).to_be_visible()
+    expect(page.get_by_text("10 of 15 chunks used, 5 left")).to_be_visible()
     page.get_by_label("Name").fill("prod")
-    fill(page, 1, partition="web", chunks=7)
-    press(page, "Add a partition")
-    expect(page.locator("#step-1-partition")).to_be_focused()
-    expect(page.locator("#step-0-partition")).to_have_value("web")
-    fill(page, 2, partition="gap", chunks=2)
-    press(page, "Add a partition")
-    fill(page, 3, partition="batch", chunks=5)
-    press(page, "Remove a partition")
-    fill(page, 4, partition="gap")
-    press(page, "Check")
+    fill(page, add("web", 7), add("gap", 2), add("batch", 5), remove("gap"))
+    check(page, visit)
     expect(page.get_by_text("12 of 15 chunks used, 3 left")).to_be_visible()
     cells = page.locator(".sm-map .sms").all_text_contents()
     assert sum(int(cell) for cell in cells) == 132, cells
-    # The gap is moved behind the batch and back: typed text moves with its step.
-    press(page, "Move step 2 down")
-    expect(page.locator("#step-1-partition")).to_have_value("batch")
-    press(page, "Move step 3 up")
-    expect(page.locator("#step-1-partition")).to_have_value("gap")
+    # The plan is that of the daemon in static mode.
+    expect(page.get_by_role("heading", name="Plan for gpu1")).to_be_visible()
+    expect(page.locator("#plan tbody th")).to_have_text(["Add", "Add", "Add", "Remove"])
     visit.accessible()
+    page.get_by_label("Result on").select_option("gpu0")
+    check(page, visit)
+    expect(page.get_by_role("heading", name="No plan")).to_be_visible()
+    expect(page.locator("#plan")).to_contain_text("daemon gpu0 is in shared mode")
     page.get_by_label("Note").fill("two teams\r\napart")
     press(page, "Create")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Layout prod version 1")
@@ -83,30 +98,45 @@ def test_first_layout_is_explained_and_written(own_host, visitor):
         ["add web on GPU 0: 7 chunks", "add gap on GPU 0: 2 chunks", "add batch on GPU 0: 5 chunks", "remove gap"])
     visit.accessible()
     assert host.api("GET", "/layouts/prod")["newest"]["note"] == "two teams\napart"
+    # The text is that of the newest version, and its note is not the next one's.
+    page.get_by_role("link", name="Edit", exact=True).click()
+    expect(text).to_have_value(re.compile("- remove: {partition: gap}"))
+    expect(page.get_by_label("Note")).to_have_value("")
 
 
-def test_refused_step_is_fixed_in_place(host, visitor):
+def test_refused_text_is_fixed_in_place(host, visitor):
     visit = visitor(host)
     page = visit.log_in(to="/layouts/-/new")
     name = f"mended_{visit.scripted}".lower()
     page.get_by_label("Name").fill(name)
-    fill(page, 1, partition="Web", chunks="seven", tenants="a, a")
-    press(page, "Add a partition")
-    fill(page, 2, partition="batch", chunks=16)
+    text = page.get_by_label("Layout", exact=True)
+    mistyped = text_of(add("web", 7)).replace("7", "seven")
+    text.fill(mistyped)
+    check(page, visit)
+    problems = page.locator("#outcome .refusals")
+    expect(problems).to_contain_text("line 2 column")
+    expect(problems).to_contain_text("a whole number from 0 to 4294967295 is expected here")
     press(page, "Create")
-    first = page.get_by_role("listitem", name="Step 1")
-    expect(first).to_contain_text('"seven" is not a whole number')
-    expect(first).to_contain_text("Web")
-    expect(page.locator("#step-0-chunks")).to_have_attribute("aria-invalid", "true")
-    expect(page.locator("#step-0-chunks")).to_have_value("seven")
-    expect(page.get_by_role("listitem", name="Step 2")).to_contain_text(
-        "needs 16 chunks, but 15 are free at this step on gpu1: give at most 15")
+    expect(page.get_by_role("alert")).to_contain_text("line 2 column")
+    expect(text).to_have_attribute("aria-invalid", "true")
+    expect(text).to_have_value(mistyped)
     visit.accessible()
-    fill(page, 1, partition="web", chunks=7)
+    fill(page, add("web", 7, "a", "a"))
     press(page, "Create")
-    expect(first).to_contain_text("tenant a is named twice")
-    fill(page, 1, tenants="")
-    fill(page, 2, chunks=5)
+    expect(page.locator("#wrong-text")).to_contain_text("line 2, tenants: tenant a is named twice")
+    # Without a product, a layout may be meant for other hosts.
+    fill(page, add("web", 7), add("batch", 16))
+    check(page, visit)
+    expect(problems).to_contain_text("line 3, chunks: needs 16 chunks, and gpu1 has 8 free at this step: give at most 8")
+    fill(page, add("web", 17))
+    press(page, "Create")
+    expect(page.locator("#wrong-for_other_hosts")).to_contain_text("no GPU of this host has room: line 2, chunks: needs 17 chunks")
+    visit.accessible()
+    page.get_by_label("It is meant for other hosts").check()
+    fill(page, add("web", 17), sku="NVIDIA H200")
+    press(page, "Create")
+    expect(page.locator("#wrong-text")).to_contain_text("no GPU of this host has room: line 3, chunks: needs 17 chunks")
+    fill(page, add("web", 17))
     press(page, "Create")
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"Layout {name} version 1")
 
@@ -115,15 +145,18 @@ def test_typing_is_kept_while_the_map_updates(host, visitor, scripted):
     if not scripted:
         return
     page = visitor(host).log_in(to="/layouts/-/new")
-    fill(page, 1, partition="web")
-    page.locator("#step-0-chunks").press_sequentially("14")
+    text = page.get_by_label("Layout", exact=True)
+    text.fill("steps:\n")
+    text.press("End")
+    text.press_sequentially("  - add: {gpu: 0, partition: web, chunks: 14")
+    # The picture of the last text that could be read stays.
+    expect(page.locator("#outcome .refusals")).to_be_visible()
+    expect(page.get_by_text("10 of 15 chunks used, 5 left")).to_be_visible()
+    text.press_sequentially("}")
     expect(page.get_by_text("14 of 15 chunks used, 1 left")).to_be_visible()
-    expect(page.locator("#step-0-chunks")).to_be_focused()
-    page.locator("#step-0-chunks").press("End")
-    page.locator("#step-0-chunks").press_sequentially("9")
-    expect(page.get_by_role("listitem", name="Step 1")).to_contain_text("needs 149 chunks")
-    expect(page.locator("#step-0-chunks")).to_have_value("149")
-    expect(page.locator("#step-0-chunks")).to_be_focused()
+    expect(page.get_by_text("No problems found")).to_be_visible()
+    expect(text).to_be_focused()
+    expect(text).to_have_value("steps:\n  - add: {gpu: 0, partition: web, chunks: 14}")
 
 
 def test_concurrent_layout_edits_are_both_kept(host, visitor):
@@ -131,17 +164,18 @@ def test_concurrent_layout_edits_are_both_kept(host, visitor):
     name = f"both_{visit.scripted}".lower()
     write(host, name, add("web", 7))
     page = visit.log_in(to=f"/layouts/{name}/edit")
-    fill(page, 1, chunks=6)
+    text = text_of(add("web", 6))
+    page.get_by_label("Layout", exact=True).fill(text)
     write(host, name, add("web", 5))
     press(page, "Save as a new version")
-    expect(page.get_by_role("alert")).to_contain_text("Someone else saved version 2 while you were editing")
-    expect(page.locator("#step-0-chunks")).to_have_value("6")
+    expect(page.get_by_role("alert")).to_contain_text("Someone else changed this layout after you opened the form")
+    expect(page.get_by_role("row", name="Layout")).to_contain_text("chunks: 5")
+    expect(page.get_by_label("Layout", exact=True)).to_have_value(text)
     visit.accessible()
-    press(page, "Save as a new version")
+    press(page, "Overwrite with my values")
     expect(page.get_by_role("heading", level=1)).to_contain_text("version 3")
     page.goto("/layouts/-/new")
     page.get_by_label("Name").fill(name)
-    fill(page, 1, partition="web", chunks=1)
     press(page, "Create")
     expect(page.locator("#wrong-name")).to_contain_text(f"there is a layout {name} already")
 
@@ -155,10 +189,10 @@ def test_layout_versions_are_compared(host, visitor):
     expect(page.get_by_role("row", name="the first")).to_be_visible()
     page.get_by_role("link", name="with 1", exact=True).click()
     rows = page.locator(".diff tbody tr")
-    expect(rows.locator("th")).to_have_text(["same", "same", "changed", "same", "new"])
-    expect(rows.nth(2).locator("td")).to_have_text(["add web on GPU 0: 7 chunks", "add web on GPU 0: 8 chunks"])
-    grounds = [rows.nth(n).locator("td").last.evaluate("cell => getComputedStyle(cell).backgroundColor") if visit.scripted else n
-               for n in (0, 2)]
+    expect(rows.locator("th")).to_have_text(["same", "same", "gone", "new", "same", "new"])
+    expect(rows.locator("code").nth(2)).to_have_text("- add: {gpu: 0, partition: web, chunks: 7}")
+    expect(rows.locator("code").nth(3)).to_have_text("- add: {gpu: 0, partition: web, chunks: 8}")
+    grounds = [rows.nth(n).evaluate("row => getComputedStyle(row).backgroundColor") if visit.scripted else n for n in (0, 2)]
     assert grounds[0] != grounds[1]
     visit.accessible()
     page.get_by_label("To version").select_option("1")

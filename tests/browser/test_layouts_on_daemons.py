@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from host import Host, eventually
-from test_layouts import add, fill, press, static, write
+from test_layouts import add, fill, press, remove, static, write
 
 OTHER_DIE = "h200x2@13.1:gpcs=9.9.8.9.9.4.9.9"
 
@@ -69,12 +69,7 @@ def test_layout_is_replayed_on_another_host(static_host, second_host, visitor):
     visit = visitor(host)
     page = visit.log_in(to="/layouts/-/new")
     page.get_by_label("Name").fill("prod")
-    fill(page, 1, partition="web", chunks=7)
-    for number, (partition, chunks) in enumerate([("gap", 2), ("batch", 5)], 2):
-        press(page, "Add a partition")
-        fill(page, number, partition=partition, chunks=chunks)
-    press(page, "Remove a partition")
-    fill(page, 4, partition="gap")
+    fill(page, add("web", 7), add("gap", 2), add("batch", 5), remove("gap"))
     press(page, "Create")
 
     # The plan is a diff that changes nothing.

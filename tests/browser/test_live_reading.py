@@ -143,7 +143,7 @@ def test_page_is_painted_before_its_scripts(browser, own_host, path):
     page.route("**/*.js", lambda route: held.append(route))
     page.goto(path, wait_until="commit")
     expect(page.get_by_role("heading", level=1)).to_be_visible()
-    expect(page.get_by_role("main")).to_contain_text("gpu0" if path != "/layouts/-/new" else "Steps")
+    expect(page.get_by_role("main")).to_contain_text("gpu0" if path != "/layouts/-/new" else "No problems found")
     painted = lambda: page.evaluate("performance.getEntriesByName('first-contentful-paint').length")
     eventually("it is painted", painted)
     assert held and page.evaluate("document.readyState") != "complete", "the scripts are still loading"

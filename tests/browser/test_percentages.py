@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from host import Host, eventually
-from test_layouts import fill, press, static, write
+from test_layouts import add, check, fill, press, static, write
 from test_layouts_on_daemons import operation_ends
 from test_operations import follow
 
@@ -49,14 +49,12 @@ def test_percentage_layout_is_replayed_and_verified(here, there, elsewhere, visi
     visit = visitor(here)
     page = visit.log_in(to="/layouts")
     page.get_by_role("link", name="Create the first layout").click()
-    page.get_by_label("Percentage: as many SMs by thread percentage").check()
+    # The host's daemon is in shared mode.
+    expect(page.get_by_label("Layout", exact=True)).to_have_value(re.compile("^enforcement: percentage\n"))
     page.get_by_label("Name").fill("main")
-    for number, (name, (chunks, _)) in enumerate(PARTITIONS.items(), 1):
-        if number > 1:
-            press(page, "Add a partition")
-        fill(page, number, partition=name, chunks=chunks, tenants=name)
-    press(page, "Check")
-    expect(page.get_by_label("Percentage: as many SMs by thread percentage")).to_be_checked()
+    fill(page, *(add(name, chunks, name) for name, (chunks, _) in PARTITIONS.items()), enforcement="percentage")
+    check(page, visit)
+    expect(page.locator("#plan")).to_contain_text("The chunks of gpu0 have not been counted yet")
     visit.accessible()
     press(page, "Create")
     expect(page.get_by_text("percentage: thread percentages, which reserve nothing")).to_be_visible()

@@ -8,6 +8,7 @@ from playwright.sync_api import expect
 
 from host import TIMEOUT_S, Host, eventually
 from pages import clear
+from test_layouts import add, fill, text_of
 
 
 # A page requests its figures every few seconds.
@@ -31,22 +32,15 @@ def test_layout_editor_outlives_its_session(own_host, visitor):
     page = visit.log_in(to="/layouts/-/new")
     page.get_by_label("Name").fill("prod")
     page.get_by_label("Note").fill("two teams")
-    page.locator("#step-0-partition").fill("web")
     visit.log_out_elsewhere()
-    page.locator("#step-0-chunks").fill("7")
+    fill(page, add("web", 7))
     if visit.scripted:
         expect(page.locator("#outcome")).to_contain_text("Your session has ended", ignore_case=True)
         expect(page.locator("#connection")).to_have_text("session ended")
         visit.accessible()
     expect(page.get_by_label("Name")).to_have_value("prod")
     expect(page.get_by_label("Note")).to_have_value("two teams")
-    page.get_by_role("button", name="Add a partition").click()
-    log_in_again(own_host, page)
-    expect(page.locator("#step-1-partition")).to_be_visible()
-    expect(page.locator("#step-0-chunks")).to_have_value("7")
-    visit.log_out_elsewhere()
-    page.locator("#step-1-partition").fill("batch")
-    page.locator("#step-1-chunks").fill("5")
+    fill(page, add("web", 7), add("batch", 5))
     page.get_by_role("button", name="Create").click()
     log_in_again(own_host, page)
     expect(page.get_by_role("heading", level=1)).to_contain_text("Layout prod version 1")
@@ -60,14 +54,14 @@ def test_log_in_elsewhere_revives_the_editor(own_host, visitor, scripted):
     visit = visitor(own_host)
     page = visit.log_in(to="/layouts/-/new")
     visit.log_out_elsewhere()
-    page.locator("#step-0-partition").fill("web")
+    fill(page, add("web", 6))
     note = page.locator("#outcome .outdated")
     expect(note).to_be_visible()
     other = visit.context.new_page()
     other.goto(own_host.login_url())
     other.get_by_role("button", name="Log in").click()
     expect(other.get_by_role("heading", name="Overview")).to_be_visible()
-    page.locator("#step-0-chunks").fill("7")
+    fill(page, add("web", 7))
     expect(page.locator("#outcome")).to_contain_text("7 of at most 16 chunks used")
     expect(note).to_have_count(0)
     expect(page.locator("#connection")).to_have_text("")
@@ -161,7 +155,7 @@ def test_page_of_hung_manager_shows_its_age(own_host, visitor, scripted):
 
 @pytest.mark.parametrize("path, field, part", [
     ("/tenants/-/new", "#device_memory_limit", "#prediction"),
-    ("/layouts/-/new", "#step-0-chunks", "#outcome"),
+    ("/layouts/-/new", "#text", "#outcome"),
 ])
 def test_stale_prediction_is_marked(host, visitor, scripted, path, field, part):
     if not scripted:
@@ -222,11 +216,12 @@ def test_deleted_resource_is_recreated_from_its_form(own_host, visitor):
 
     host.api("PUT", "/layouts/prod", {"layout": {"steps": [{"add": {"gpu": 0, "partition": "web", "chunks": 7}}]}})
     page.goto("/layouts/prod/edit")
-    page.locator("#step-0-chunks").fill("5")
+    fill(page, add("web", 5))
     host.api("DELETE", "/layouts/prod")
     page.get_by_role("button", name="Save as a new version").click()
-    expect(page.get_by_role("alert")).to_contain_text("Someone deleted layout prod")
-    expect(page.locator("#step-0-chunks")).to_have_value("5")
+    expect(page.get_by_role("alert")).to_contain_text("Someone else deleted layout prod")
+    expect(page.get_by_label("Layout", exact=True)).to_have_value(text_of(add("web", 5)))
+    expect(page.get_by_label("Name", exact=True)).to_have_value("prod")
     visit.accessible()
     page.get_by_role("button", name="Create").click()
     page.wait_for_url("**/layouts/prod")

@@ -20,9 +20,9 @@ use crate::domain::count::counted;
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::{Document, DocumentLayout};
 use crate::domain::layout::outlook::LayoutPlan;
-use crate::domain::layout::{LayoutStep, Version, text};
+use crate::domain::layout::{Version, text};
 use crate::domain::operation::Operation;
-use crate::domain::{DaemonName, LayoutName, TenantName};
+use crate::domain::{DaemonName, LayoutName};
 use crate::service::layouts::LayoutView;
 
 pub(super) async fn get(
@@ -49,21 +49,10 @@ pub(super) async fn get(
         .row("Note", TableCell::optional(version.note.as_deref()))
         .row("Age", age(version.created_at));
     for step in &version.layout.steps {
-        details = details.row("Step", step_words(step));
+        details = details.row("Step", step.to_string());
     }
     details.print(format, name.as_str(), &version);
     Ok(ExitCode::SUCCESS)
-}
-
-fn step_words(step: &LayoutStep) -> String {
-    match step {
-        LayoutStep::Add(add) => {
-            let tenants: Vec<&str> = add.tenants.iter().map(TenantName::as_str).collect();
-            let of = if tenants.is_empty() { String::new() } else { format!(" for {}", tenants.join(", ")) };
-            format!("add {} on role {}: {}{of}", add.partition, add.gpu, counted(add.chunks, "chunk"))
-        }
-        LayoutStep::Remove(remove) => format!("remove {}", remove.partition),
-    }
 }
 
 pub(super) async fn import(call: &CallArgs, path: &Path) -> Result<ExitCode, ClientError> {

@@ -9,13 +9,17 @@ use crate::json::{self, InvalidJsonValue, Unreadable};
 use crate::{InvalidValue, shortened_to};
 
 /// Format of a document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LayoutFormat {
     /// YAML, and therefore JSON too.
+    #[default]
     Yaml,
     /// JSON.
     Json,
 }
+
+api_words!(LayoutFormat: Yaml "yaml", Json "json");
 
 /// Name of the text in lines that show a place in it.
 pub const SOURCE: &str = "<input>";
@@ -69,8 +73,10 @@ impl DocumentKind {
             Invalid { pointer, reason: InvalidValue(format!("the {} cannot be read: {why}", self.noun)) }
         };
         match format {
-            LayoutFormat::Yaml => serde_saphyr::from_str(text)
-                .map_err(|error| refused(String::new(), rendered(&error, self.noun, text))),
+            LayoutFormat::Yaml => serde_saphyr::from_str(text).map_err(|error| {
+                let beginning = format!("begin the {} with `version: {}`", self.noun, self.version);
+                refused(String::new(), rendered(&error, &beginning, text))
+            }),
             LayoutFormat::Json => json::read(text.as_bytes()).map_err(|error| match error {
                 Unreadable::Malformed(why) => refused(String::new(), format!("it is not JSON: {why}")),
                 Unreadable::Refused(InvalidJsonValue { pointer, detail }) => refused(pointer, detail),

@@ -103,9 +103,27 @@ api_words!(Enforcement: Static "static", Percentage "percentage");
 #[serde(rename_all = "snake_case")]
 pub enum LayoutStep {
     /// Makes a partition.
-    Add(AddStep),
+    Add(#[serde(serialize_with = "one_line")] AddStep),
     /// Removes a partition that an earlier step made.
-    Remove(RemoveStep),
+    Remove(#[serde(serialize_with = "one_line")] RemoveStep),
+}
+
+/// Writes a step on one line of YAML; in JSON this makes no difference.
+fn one_line<T: Serialize, S: serde::Serializer>(step: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serde_saphyr::FlowMap(step).serialize(serializer)
+}
+
+impl std::fmt::Display for LayoutStep {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Add(AddStep { gpu, partition, chunks, tenants }) => {
+                write!(f, "add {partition} on GPU {gpu}: {}", counted(*chunks, "chunk"))?;
+                let tenants: Vec<&str> = tenants.iter().map(TenantName::as_str).collect();
+                if tenants.is_empty() { Ok(()) } else { write!(f, " for {}", tenants.join(", ")) }
+            }
+            Self::Remove(RemoveStep { partition }) => write!(f, "remove {partition}"),
+        }
+    }
 }
 
 /// A partition to be made.

@@ -2,10 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_saphyr::Spanned;
+
 use super::document::{Document, DocumentLayout, KIND};
 pub use super::format::LayoutFormat;
-use super::{Invalid, Layout};
-use crate::LayoutName;
+use super::yaml_words::rendered;
+use super::{Invalid, InvalidValue, Layout};
+use crate::{LayoutName, shortened};
 
 /// Reads a layout document and checks it.
 pub fn read(text: &str, format: LayoutFormat) -> Result<Document, Invalid> {
@@ -29,6 +34,29 @@ pub fn bare(name: LayoutName, layout: &Layout, note: Option<String>) -> Document
         layouts: BTreeMap::from([(name, DocumentLayout::of(layout, note, None))]),
         checksum: None,
     }
+}
+
+/// Reads the YAML of a layout by itself, as an entry of a document; it may be invalid by [`Layout::check`]. A refusal begins with the line.
+pub fn read_layout(text: &str) -> Result<Layout, InvalidValue> {
+    serde_saphyr::from_str(text).map_err(|error| {
+        let refusal = rendered(&error, "begin it with `steps:`", text);
+        InvalidValue(shortened(refusal.lines().next().unwrap_or_default().to_owned()))
+    })
+}
+
+/// Writes the YAML of a layout by itself.
+pub fn write_layout(layout: &Layout) -> String {
+    serde_saphyr::to_string(layout).expect("a layout is plain data")
+}
+
+/// Returns the line on which each step begins in the YAML of a layout; none if it cannot be read.
+pub fn lines_of_steps(text: &str) -> Vec<u64> {
+    #[derive(Default, Deserialize)]
+    struct Lines {
+        steps: Vec<Spanned<IgnoredAny>>,
+    }
+    let Lines { steps } = serde_saphyr::from_str(text).unwrap_or_default();
+    steps.iter().map(|step| step.referenced.line()).collect()
 }
 
 #[cfg(test)]
@@ -87,6 +115,28 @@ layouts:
         let layout = document.layouts.values().next().expect("one").layout();
         assert_eq!((layout.enforcement, layout.steps.len()), (Enforcement::Static, 3));
         assert_eq!(layout.partitions().count(), 1);
+    }
+
+    #[test]
+    fn layout_is_written_with_one_line_a_step() {
+        let layout =
+            read(BY_HAND, LayoutFormat::Yaml).expect("read").layouts.values().next().expect("one").layout();
+        let text = write_layout(&layout);
+        assert_eq!(
+            text,
+            "enforcement: static\nsku: NVIDIA H200\nsteps:\n  - add: {gpu: 0, partition: big, chunks: 7, tenants: [web, batch]}\n  \
+             - add: {gpu: 0, partition: spare, chunks: 2}\n  - remove: {partition: spare}\n"
+        );
+        assert_eq!(read_layout(&text), Ok(layout));
+        assert_eq!((lines_of_steps(&text), lines_of_steps("steps: 1")), (vec![4, 5, 6], vec![]));
+        let mistyped =
+            read_layout(&text.replace("chunks: 2", "chunks: two")).expect_err("no number").to_string();
+        assert!(mistyped.starts_with("line 5 column ") && mistyped.contains("a whole number"), "{mistyped}");
+        assert!(!mistyped.contains('\n'), "{mistyped}");
+        assert_eq!(
+            read_layout("# later").expect_err("nothing").to_string(),
+            "it is empty: begin it with `steps:`"
+        );
     }
 
     #[test]

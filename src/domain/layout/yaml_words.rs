@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use serde_saphyr::{Error, MessageFormatter, UserMessageFormatter};
 
-/// Renders a refusal: the sentence with its place, and the lines around it with a caret.
-pub(super) fn rendered(error: &Error, noun: &str, text: &str) -> String {
+/// Renders a refusal: the sentence with its place, and the lines around it with a caret. `beginning` is the advice for an empty text.
+pub(super) fn rendered(error: &Error, beginning: &str, text: &str) -> String {
     let says_something =
         text.lines().map(str::trim).any(|line| !line.is_empty() && !line.starts_with('#') && line != "---");
     if !says_something {
-        return format!("it is empty: begin the {noun} with `version: v1`");
+        return format!("it is empty: {beginning}");
     }
     let sentence = Words.format_message(error.without_snippet());
     let rendered = error.render_with_formatter(&Words);
@@ -81,7 +81,7 @@ mod tests {
 
     fn refusal(text: &str) -> String {
         let read = serde_saphyr::from_str::<BTreeMap<String, BTreeMap<String, u32>>>(text);
-        rendered(&read.expect_err("refused"), "host file", text)
+        rendered(&read.expect_err("refused"), "begin it", text)
     }
 
     #[test]
@@ -103,10 +103,7 @@ mod tests {
         assert!(refusal("a: [1]\n").contains("fields are expected here"), "{}", refusal("a: [1]\n"));
         for empty in ["", "\n", "# nothing yet\n---\n"] {
             let read = serde_saphyr::from_str::<u32>(empty).expect_err("refused");
-            assert_eq!(
-                rendered(&read, "host file", empty),
-                "it is empty: begin the host file with `version: v1`"
-            );
+            assert_eq!(rendered(&read, "begin it", empty), "it is empty: begin it");
         }
     }
 }

@@ -33,11 +33,10 @@ macro_rules! asset {
     };
 }
 
-static ASSETS: [Asset; 9] = [
+static ASSETS: [Asset; 8] = [
     asset!("console.css", "text/css; charset=utf-8", "console.css"),
     asset!("console.js", "text/javascript; charset=utf-8", "console.js"),
     asset!("chart.js", "text/javascript; charset=utf-8", "chart.js"),
-    asset!("layouts.js", "text/javascript; charset=utf-8", "layouts.js"),
     asset!("htmx.js", "text/javascript; charset=utf-8", "htmx-4.0.1.min.js"),
     asset!("uplot.js", "text/javascript; charset=utf-8", "uplot-1.6.32.iife.min.js"),
     asset!("uplot.css", "text/css; charset=utf-8", "uplot-1.6.32.min.css"),

@@ -51,6 +51,8 @@ pub(super) struct Form(Vec<(String, String)>);
 pub(super) enum Shape {
     /// Text; omitted if empty.
     Text,
+    /// Text whose blanks count, as in YAML; omitted if it has nothing else.
+    Document,
     /// Memory in whole MiB, as `4G`, or of several GPUs, as `0=1G,1=2G`; omitted if empty.
     Memory,
     /// An integer; omitted if empty.
@@ -76,9 +78,10 @@ pub(super) type Field = (&'static str, Shape);
 pub(super) type SpecField = (&'static str, Shape, &'static str);
 
 impl Form {
-    /// Parses a form as browsers encode it.
+    /// Parses a form as browsers encode it, which end each line of a text with CR LF.
     pub(super) fn parse(bytes: &[u8]) -> Self {
-        Self(form_urlencoded::parse(bytes).into_owned().collect())
+        let fields = form_urlencoded::parse(bytes).into_owned();
+        Self(fields.map(|(name, value)| (name, value.replace("\r\n", "\n"))).collect())
     }
 
     /// The trimmed text of a field; empty if it is missing.
@@ -134,8 +137,7 @@ impl Form {
 
     /// The values of a field in one line, in canonical order.
     fn line(&self, name: &str) -> String {
-        let mut all: Vec<String> =
-            self.all(name).filter(|one| !one.is_empty()).map(|one| one.replace('\r', "")).collect();
+        let mut all: Vec<&str> = self.all(name).filter(|one| !one.is_empty()).collect();
         all.sort_unstable();
         all.join(", ")
     }
@@ -230,6 +232,7 @@ impl Form {
             Shape::Pairs => pairs(text).map(Some),
             _ if text.is_empty() => Ok(None),
             Shape::Text | Shape::Memory => Ok(Some(Value::String(text.to_owned()))),
+            Shape::Document => Ok(Some(Value::String(self.typed(name).to_owned()))),
             Shape::Whole => match text.parse::<u64>() {
                 Ok(number) => Ok(Some(number.into())),
                 Err(_) => {

@@ -50,7 +50,7 @@ pub(super) struct Unsent {
 /// Prefix of its fields within the login form, so that they are only data there.
 const UNSENT: &str = "unsent.";
 /// Fields that are internal to the page and mean nothing to its user.
-const FOR_THE_PAGE: [&str; 3] = [KEY, REVISION, "base"];
+const FOR_THE_PAGE: [&str; 2] = [KEY, REVISION];
 
 impl Unsent {
     /// Its fields under their names in the login form.

@@ -5,6 +5,7 @@
 
 use crate::domain::count::counted;
 use crate::domain::gpu::ChunkCensus;
+use crate::domain::layout::AddStep;
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::{PartitionId, TenantName};
 
@@ -174,19 +175,19 @@ impl SmMap {
         Self::drawn(groups, listed.free_sms + listed.used_sms, chunk_sms)
     }
 
-    /// A GPU as a layout divides it: partitions with their chunks and tenants, in order, and the rest.
-    pub(super) fn planned(
-        partitions: &[(String, u32, Vec<TenantName>)],
+    /// A GPU as a layout divides it: these partitions in order, and the rest.
+    pub(super) fn planned<'a>(
+        partitions: impl Iterator<Item = &'a AddStep>,
         sms: u32,
         chunk_sms: u32,
         chunk_count: u32,
     ) -> Self {
         let mut groups = Vec::new();
         let mut used = 0;
-        for (number, (name, chunks, tenants)) in partitions.iter().enumerate() {
-            let mut group = Group::new(Owner::Partition(number), name.clone(), *chunks, chunks * chunk_sms);
-            group.tenants.clone_from(tenants);
-            groups.push(group);
+        for (number, AddStep { partition, chunks, tenants, .. }) in partitions.enumerate() {
+            let owner = Owner::Partition(number);
+            let group = Group::new(owner, partition.to_string(), *chunks, chunks * chunk_sms);
+            groups.push(Group { tenants: tenants.clone(), ..group });
             used += chunks;
         }
         let free = chunk_count.saturating_sub(used);
@@ -279,12 +280,10 @@ mod tests {
 
     #[test]
     fn planned_map_shows_the_rest_as_free() {
-        let map = SmMap::planned(
-            &[("web".to_owned(), 7, Vec::new()), ("batch".to_owned(), 5, Vec::new())],
-            132,
-            8,
-            15,
-        );
+        let partitions =
+            r#"[{"gpu": 0, "partition": "web", "chunks": 7}, {"gpu": 0, "partition": "batch", "chunks": 5}]"#;
+        let partitions: Vec<AddStep> = serde_json::from_str(partitions).expect("partitions");
+        let map = SmMap::planned(partitions.iter(), 132, 8, 15);
         let described: Vec<String> = map.groups.iter().map(Group::description).collect();
         assert_eq!(
             described,

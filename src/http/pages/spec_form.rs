@@ -1,4 +1,4 @@
-//! The form of a daemon's or a tenant's spec: one to create it, one to edit it.
+//! The form of a daemon, a tenant or a layout: one to create it, one to edit it.
 //!
 //! A form is written only over the revision that it was opened on. When that has changed, nothing is written: the page answers
 //! 412, keeps what was typed, and shows your value beside the stored one for each field in which they differ.
@@ -29,6 +29,8 @@ pub(super) trait FormSpec: DeserializeOwned {
     /// Noun for the resource, as `tenant`.
     const NOUN: &'static str;
     const FIELDS: &'static [SpecField];
+    /// The right that writing it takes.
+    const RIGHT: Right<'static> = Right::Administer;
 
     /// Removes values that the choices of the form make unused, and converts durations from now on into times.
     fn used(form: &Form, _now: i64) -> Form {
@@ -103,7 +105,7 @@ pub(super) fn name<S: FormSpec>(form: &Form) -> Result<S::Name, ServiceError> {
 }
 
 pub(super) async fn create<S: FormSpec>(Call { app, ctx }: Call, form: Form) -> Reply {
-    ctx.require(Right::Administer)?;
+    ctx.require(S::RIGHT)?;
     if form.ticked("check") {
         return Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(None, form)).await?));
     }
@@ -140,7 +142,7 @@ async fn write_new<S: FormSpec>(
 }
 
 pub(super) async fn edit<S: FormSpec>(Call { app, ctx }: Call, Path(name): Path<S::Name>) -> Reply {
-    ctx.require(Right::Administer)?;
+    ctx.require(S::RIGHT)?;
     let form = S::stored(&app, &ctx, &name).await?;
     Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(Some(name), form)).await?))
 }
@@ -150,7 +152,7 @@ pub(super) async fn change<S: FormSpec>(
     Path(name): Path<S::Name>,
     form: Form,
 ) -> Reply {
-    ctx.require(Right::Administer)?;
+    ctx.require(S::RIGHT)?;
     if form.ticked("check") {
         return Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(Some(name), form)).await?));
     }

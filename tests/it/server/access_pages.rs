@@ -12,8 +12,8 @@ use crate::harness::{Answer, Client, eventually};
 
 /// What is open to everybody.
 const OPEN: [&str; 4] = ["/login", "/logout", "/assets/{digest}/{name}", "/favicon.ico"];
-/// A form that only asks what something would come to.
-const CHANGES_NOTHING: &str = "/tenants/-/predict";
+/// The forms that only ask what something would come to.
+const CHANGES_NOTHING: [&str; 2] = ["/tenants/-/predict", "/layouts/-/check"];
 /// A form that leads to the log-in.
 const LEAVES: &str = "/settings/log-out-everywhere";
 
@@ -121,7 +121,7 @@ fn filled(world: &World, page: &str) -> Once {
     let (mut path, mut client) = (world.path(page), None);
     let form = match page {
         "/tenants" => "name=made&daemon=gpu0&device_memory_limit=64M".to_owned(),
-        CHANGES_NOTHING => "daemon=gpu0&device_memory_limit=1G".to_owned(),
+        "/tenants/-/predict" => "daemon=gpu0&device_memory_limit=1G".to_owned(),
         "/tenants/{name}/edit" => {
             let now = get("/api/v1/tenants/demo");
             format!(
@@ -168,19 +168,14 @@ fn filled(world: &World, page: &str) -> Once {
             String::new()
         }
         "/layouts/-/new" => {
-            format!(
-                "name=made_{}&enforcement=static&do=save",
-                mps_manager::clock::Clock::system().new_id().simple()
-            )
+            format!("name=made_{}&text=steps:+[]", mps_manager::clock::Clock::system().new_id().simple())
         }
         "/layouts/-/import" => {
             "kind=document&text=version: v1%0Alayouts: {brought: {steps: []}}".replace(' ', "+")
         }
         "/layouts/{name}/edit" => {
-            let base = &get("/api/v1/layouts/prod")["newest"]["version"];
-            format!(
-                "base={base}&enforcement=static&do=save&step=0&step-0-kind=add&step-0-gpu=0&step-0-partition=web&step-0-chunks=7"
-            )
+            let version = &get("/api/v1/layouts/prod")["newest"]["version"];
+            format!("revision={version}&text=steps:+[{{add:+{{gpu:+0,+partition:+web,+chunks:+7}}}}]")
         }
         "/layouts/{name}/apply" => "daemon=gpu1".to_owned(),
         "/layouts/{name}/delete" => {
@@ -233,7 +228,7 @@ fn pages_admit_documented_callers_and_are_audited() {
                     answer.status
                 ));
             }
-            if *method == "POST" && browser.cookie.is_some() && *page != CHANGES_NOTHING {
+            if *method == "POST" && browser.cookie.is_some() && !CHANGES_NOTHING.contains(page) {
                 deeds.push((browser.caller, format!("POST {page}"), stands_for, answer.status < 400));
             }
             if *page == LEAVES && browser.cookie.is_some() {

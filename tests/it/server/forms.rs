@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::layouts::{add, write};
+use super::layouts::{add, in_static_mode, write};
 use crate::harness::{Answer, InProcess, Served, eventually, unix_ms};
 
 /// Sends a form as an admin's browser does.
@@ -80,19 +80,12 @@ fn refused_form_names_all_wrong_fields() {
     for field in ["name", "grant", "expires_in_s"] {
         names(&token, 422, field, "");
     }
-    let layout = [
-        ("name", "A B"),
-        ("do", "save"),
-        ("step", "0"),
-        ("step-0-kind", "add"),
-        ("step-0-partition", "Web"),
-        ("step-0-gpu", "0"),
-        ("step-0-chunks", "seven"),
-    ];
+    let layout = [("name", "A B"), ("text", "steps:\r\n  - add: {gpu: 0, partition: Web, chunks: 7}")];
     let answer = send(&host, "/layouts/-/new", &layout);
-    for field in ["name", "step-0-partition", "step-0-chunks"] {
-        names(&answer, 422, field, "");
-    }
+    names(&answer, 422, "name", "");
+    names(&answer, 422, "text", "line 2 column");
+    let reserved = [("name", "import"), ("text", "steps: []")];
+    names(&send(&host, "/layouts/-/new", &reserved), 422, "name", "choose another name");
 }
 
 #[test]
@@ -117,15 +110,36 @@ fn form_for_new_never_replaces_existing() {
         send(&host, "/daemons/-/new", &[("name", "gpu0"), ("gpus", "1"), ("memory_overcommit", "1")]);
     names(&answer, 422, "name", "there is a daemon gpu0 already");
     write(&host, "prod", &[add("web", 7)]);
-    let layout = [("name", "prod"), ("do", "save"), ("step", "0"), ("step-0-kind", "add")];
-    let step = [("step-0-partition", "a"), ("step-0-gpu", "0"), ("step-0-chunks", "1")];
-    names(
-        &send(&host, "/layouts/-/new", &[&layout[..], &step[..]].concat()),
-        422,
-        "name",
-        "there is a layout prod already",
-    );
+    let layout = [("name", "prod"), ("text", "steps: []")];
+    names(&send(&host, "/layouts/-/new", &layout), 422, "name", "there is a layout prod already");
     assert_eq!(host.api().get("/api/v1/layouts/prod").ok()["newest"]["version"], 1);
+}
+
+#[test]
+fn layout_is_checked_beside_its_text() {
+    let host = InProcess::ready();
+    in_static_mode(&host);
+    let checked = |on: &str, text: &str| {
+        let answer = send(&host, "/layouts/-/check", &[("name", "prod"), ("on", on), ("text", text)]);
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.text
+    };
+    let fits = checked("gpu1", "steps:\n  - add: {gpu: 0, partition: web, chunks: 7}");
+    assert!(fits.contains("No problems found") && fits.contains("7 of 15 chunks used, 8 left"), "{fits}");
+    assert!(fits.contains("Plan for gpu1") && fits.contains("required by the layout"), "{fits}");
+    let shared = checked("gpu0", "steps:\n  - add: {gpu: 0, partition: web, chunks: 7}");
+    assert!(shared.contains("No plan") && shared.contains("daemon gpu0 is in shared mode"), "{shared}");
+    let large = checked("gpu1", "# large\nsteps:\n  - add: {gpu: 0, partition: web, chunks: 70}");
+    assert!(large.contains("line 3, chunks: needs 70 chunks, and gpu1 has 15 free"), "{large}");
+    let twice = checked("gpu1", "steps:\n  - remove: {partition: web}");
+    assert!(twice.contains("line 2, partition: there is no partition web at this step"), "{twice}");
+    let unreadable = checked("gpu1", "steps:\n  - add: {gpu: 0");
+    assert!(unreadable.contains("<li>line 2 column ") && !unreadable.contains("sm-map"), "{unreadable}");
+    let many: String =
+        (0..513).map(|n| format!("  - add: {{gpu: {n}, partition: p{n}, chunks: 70}}\n")).collect();
+    let many = checked("gpu1", &format!("steps:\n{many}"));
+    assert!(many.contains("513 steps: give at most 512") && !many.contains("sm-map"), "{many}");
+    assert_eq!(host.api().get("/api/v1/layouts").ok()["items"], json!([]), "nothing is stored");
 }
 
 #[test]

@@ -69,8 +69,6 @@
 
   // Other scripts of the console add theirs.
   window.mpsConsole = {
-    markOutdated,
-    markUpToDate,
     enhance(enhancement) {
       enhancements.push(enhancement);
       enhancement(document);
@@ -130,6 +128,8 @@
   htmx.registerExtension("console", {
     htmx_before_morph_node(_, { oldNode, newNode }) {
       if (newNode instanceof HTMLTimeElement) formatTime(newNode);
+      // A picture stays while there is none of the present text.
+      if (newNode.dataset?.unchanged !== undefined) return false;
       return !(oldNode.dataset?.hold && keepsShown(oldNode, newNode));
     },
   });
@@ -306,6 +306,16 @@
       button.textContent = "Selected: copy it";
     }
     setTimeout(() => { button.textContent = word; }, 2000);
+  });
+
+  // The text of a chosen file is copied into the field that its input names.
+  document.addEventListener("change", async (event) => {
+    const file = event.target.matches("input[type=file][data-into]") && event.target.files[0];
+    if (!file) return;
+    document.getElementById(event.target.dataset.into).value = await file.text();
+    // Choosing a file selects it as the source.
+    const source = document.getElementById(event.target.dataset.chooses ?? "");
+    if (source) source.checked = true;
   });
 
   // A form is submitted once, however often its button is clicked.

@@ -72,7 +72,7 @@ pub(super) async fn apply(Call { app, ctx }: Call, Path(name): Path<LayoutName>,
     let Some(daemon) = places.daemon(form.text("daemon"), version.layout.enforcement) else {
         return planned(&app, &ctx, name, &form, None).await;
     };
-    let note = form.text("note").replace("\r\n", "\n");
+    let note = form.text("note").to_owned();
     let request = ApplyRequest {
         daemon: daemon.name.clone(),
         version: Some(version.version),
@@ -94,7 +94,8 @@ pub(super) async fn apply(Call { app, ctx }: Call, Path(name): Path<LayoutName>,
     }
 }
 
-async fn version_of(
+/// The version that a form selects; by default the newest.
+pub(super) async fn version_of(
     app: &AppState,
     ctx: &RequestContext,
     name: &LayoutName,
@@ -222,10 +223,10 @@ impl ApplyPage<'_> {
 }
 
 /// A step of the plan in the diff.
-struct PlanRow<'p>(&'p LayoutPlanStep);
+pub(super) struct PlanRow<'p>(pub(super) &'p LayoutPlanStep);
 
 impl PlanRow<'_> {
-    fn class(&self) -> &'static str {
+    pub(super) fn class(&self) -> &'static str {
         match self.0.step.action {
             Action::Keep => "same",
             Action::Add => "new",
@@ -233,7 +234,7 @@ impl PlanRow<'_> {
         }
     }
 
-    fn word(&self) -> &'static str {
+    pub(super) fn word(&self) -> &'static str {
         match (self.0.step.action, self.0.step.reason) {
             (Action::Keep, _) => "Keep",
             (Action::Add, Reason::MadeAgain) => "Recreate",
@@ -242,7 +243,7 @@ impl PlanRow<'_> {
         }
     }
 
-    fn why(&self) -> &'static str {
+    pub(super) fn why(&self) -> &'static str {
         match (self.0.step.action, self.0.step.reason) {
             (Action::Keep, _) => "unchanged",
             (_, Reason::Layout) => "required by the layout",

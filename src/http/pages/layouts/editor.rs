@@ -1,280 +1,233 @@
-//! The editor: a list of steps beside the SM map that they give.
+//! The editor: the YAML of a layout, and beside it the partitions that it gives and the plan for a daemon.
 //!
-//! Each button submits the form, which is shown again; a script does that without a reload. Nothing is stored before it is
-//! saved, as a new version that replaces no one else's.
+//! Nothing is stored before the form is saved. A script requests the part beside the text as its user types, and without one the button
+//! Check shows it.
+
+use std::collections::BTreeMap;
 
 use askama::Template;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::Response;
 use serde::Deserialize;
 
-use super::draft::{EditorButton, LayoutDraft};
+use super::apply::{PlanRow, version_of};
 use super::gpu_kind::{self, GpuKind, LayoutPreview, choose};
 use crate::domain::LayoutName;
 use crate::domain::access::Right;
-use crate::domain::layout::{Layout, VersionRef};
+use crate::domain::daemon::Mode;
+use crate::domain::layout::outlook::LayoutPlan;
+use crate::domain::layout::{Enforcement, Invalid, Layout, text};
 use crate::http::AppState;
-use crate::http::extract::{Call, Path, Query};
-use crate::http::pages::forms::{Form, FormErrors};
+use crate::http::extract::{Call, Path};
+use crate::http::pages::forms::{Form, FormErrors, Shape, SpecField};
 use crate::http::pages::frame::{Frame, Section};
-use crate::http::pages::page;
+use crate::http::pages::lists::ListQuery;
+use crate::http::pages::rendered;
+use crate::http::pages::spec_form::{self, FormSpec, REVISION, SpecDraft};
 use crate::http::problem::Problem;
 use crate::service::access::context::RequestContext;
-use crate::service::layouts::{LayoutRequest, LayoutView};
-use crate::service::{FieldError, ServiceError, WriteOptions, etag};
+use crate::service::layouts::{LayoutRequest, LayoutTarget, LayoutView};
+use crate::service::{ServiceError, WriteOptions};
+
+/// A layout as the form submits it.
+#[derive(Deserialize)]
+pub(super) struct EditedLayout {
+    text: String,
+    note: Option<String>,
+    /// True to save a layout without product for which no GPU of this host has room.
+    for_other_hosts: bool,
+}
 
 #[derive(Template)]
 #[template(path = "layouts/editor.html")]
-struct EditorPage<'a> {
+struct EditorPage {
     frame: Frame,
-    /// Address to which the form is sent.
-    action: String,
-    state: EditorState<'a>,
+    draft: SpecDraft<LayoutName>,
     gpu_kinds: Vec<GpuKind>,
-    gpu_kind: Option<GpuKind>,
-    preview: LayoutPreview,
+    outcome: EditorOutcome,
 }
 
-/// Starting point of a new draft.
-#[derive(Debug, Deserialize)]
-pub(super) struct EditorQuery {
-    /// The daemon for which the layout is meant.
-    daemon: Option<String>,
-    /// The version to start from; by default the newest.
-    version: Option<u32>,
+/// The part beside the text: its result on the chosen kind of GPU.
+#[derive(Template)]
+#[template(path = "layouts/outcome.html")]
+struct EditorOutcome {
+    problems: Vec<String>,
+    /// The partitions; `None` if the text cannot be read.
+    preview: Option<LayoutPreview>,
+    /// The plan for the daemon, or the reason for which there is none.
+    plan: Option<Result<LayoutPlan, String>>,
 }
 
-/// The state of the editor: the layout, the draft, and the result.
-struct EditorState<'a> {
-    /// The layout; `None` for a new one.
-    name: Option<&'a LayoutName>,
-    form: &'a Form,
-    draft: LayoutDraft,
-    refused: FormErrors,
-    /// The version being edited; empty for a new layout.
-    base: String,
-    /// A version that someone else saved in between.
-    between: Option<u32>,
-    /// True if no GPU of this host has room for the layout, which names no product.
-    is_too_large: bool,
-    status: StatusCode,
-}
-
-pub(super) async fn new(
-    Call { app, ctx }: Call,
-    Query(begin): Query<EditorQuery>,
-) -> Result<Response, Problem> {
+pub(super) async fn new(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
     ctx.require(Right::Operate)?;
+    let (gpu_kinds, daemon) = (gpu_kind::all(&app, &ctx).await?, query.form().text("daemon"));
     let mut form = Form::default();
-    form.set("on", begin.daemon.unwrap_or_default());
-    let mut draft = LayoutDraft::default();
-    draft.press(EditorButton::Add);
-    draft.steps[0].focus = false;
-    let shown = EditorState::first(None, &form, draft, String::new());
-    shown.answer(&app, &ctx).await
+    form.set("on", daemon);
+    form.set("text", starting_text(choose(&gpu_kinds, daemon, None)));
+    Ok(rendered(&EditedLayout::page(&app, &ctx, SpecDraft::new(None, form)).await?))
 }
 
+/// Writes a layout with two partitions that fit on a kind of GPU.
+fn starting_text(gpu_kind: Option<&GpuKind>) -> String {
+    let Some(GpuKind { sku, mode, chunks, .. }) = gpu_kind else {
+        return "enforcement: static\nsteps: []\n".to_owned();
+    };
+    let enforcement = match mode {
+        Some(Mode::Shared) => Enforcement::Percentage,
+        Some(Mode::Static) | None => Enforcement::Static,
+    };
+    let (half, quarter) = ((chunks / 2).max(1), (chunks / 4).max(1));
+    format!(
+        "enforcement: {}\nsku: {sku:?}\nsteps:\n  \
+         - add: {{gpu: 0, partition: first, chunks: {half}}}\n  \
+         - add: {{gpu: 0, partition: second, chunks: {quarter}}}\n",
+        enforcement.as_str()
+    )
+}
+
+/// Shows the form for the next version, which starts from the newest or from another one.
 pub(super) async fn edit(
     Call { app, ctx }: Call,
     Path(name): Path<LayoutName>,
-    Query(begin): Query<EditorQuery>,
+    query: ListQuery,
 ) -> Result<Response, Problem> {
     ctx.require(Right::Operate)?;
-    let view = app.service.layout(&ctx, &name).await?;
-    let base = view.newest.version;
-    let layout = match begin.version {
-        Some(version) => {
-            app.service.layout_version(&ctx, &VersionRef { name: name.clone(), version }).await?.layout
-        }
-        None => view.newest.layout,
+    let version = version_of(&app, &ctx, &name, query.form()).await?;
+    let mut form = EditedLayout::stored(&app, &ctx, &name).await?;
+    form.replace("text", text::write_layout(&version.layout));
+    // A note is the reason for one version.
+    form.remove("note");
+    if query.form().ticked("daemon") {
+        form.replace("on", query.form().text("daemon"));
+    }
+    Ok(rendered(&EditedLayout::page(&app, &ctx, SpecDraft::new(Some(name), form)).await?))
+}
+
+/// The part beside the text, for a script that requests it as its user types.
+pub(super) async fn check(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
+    ctx.require(Right::Operate)?;
+    Ok(rendered(&outcome(&app, &ctx, &form, &gpu_kind::all(&app, &ctx).await?).await))
+}
+
+async fn outcome(app: &AppState, ctx: &RequestContext, form: &Form, gpu_kinds: &[GpuKind]) -> EditorOutcome {
+    let typed = form.typed("text");
+    let read = text::read_layout(typed).map_err(|error| error.to_string());
+    let read = read.and_then(|layout| match layout.check() {
+        // There are too many steps or GPUs to draw.
+        Err(error) if error.pointer == "/steps" => Err(error.to_string()),
+        checked => Ok((layout, checked.err())),
+    });
+    let (layout, invalid) = match read {
+        Ok(read) => read,
+        Err(why) => return EditorOutcome { problems: vec![why], preview: None, plan: None },
     };
-    let mut form = Form::default();
-    let holder = view.daemons.first().map(ToString::to_string);
-    form.set("on", begin.daemon.or(holder).unwrap_or_default());
-    EditorState::first(Some(&name), &form, LayoutDraft::of(&layout), base.to_string())
-        .answer(&app, &ctx)
-        .await
+    let gpu_kind = choose(gpu_kinds, form.text("on"), layout.sku.as_deref());
+    let preview = LayoutPreview::on(&layout, gpu_kind);
+    let problems = placed(typed, invalid.iter().chain(&preview.too_many));
+    let plan = if problems.is_empty() { plan(app, ctx, form, gpu_kind, layout).await } else { None };
+    EditorOutcome { problems, preview: Some(preview), plan }
 }
 
-pub(super) async fn write_new(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
-    ctx.require(Right::Operate)?;
-    written(&app, &ctx, None, &form).await
-}
-
-pub(super) async fn write(
-    Call { app, ctx }: Call,
-    Path(name): Path<LayoutName>,
-    mut form: Form,
-) -> Result<Response, Problem> {
-    ctx.require(Right::Operate)?;
-    // If the layout was deleted, the form becomes that of a new one.
-    form.replace("name", name.as_str());
-    written(&app, &ctx, Some(name), &form).await
-}
-
-async fn written(
+/// Plans a layout for the daemon of a kind of GPU; fails with the reason for which there is no plan.
+async fn plan(
     app: &AppState,
     ctx: &RequestContext,
-    name: Option<LayoutName>,
     form: &Form,
-) -> Result<Response, Problem> {
-    let pressed = EditorButton::of(form.text("do"));
-    let mut draft = LayoutDraft::typed(form);
-    draft.press(pressed);
-    let base = form.text("base").to_owned();
-    let name = name.as_ref();
-    if pressed != EditorButton::Save {
-        draft.read(pressed == EditorButton::Check && form.text("lenient").is_empty());
-        return EditorState::first(name, form, draft, base).answer(app, ctx).await;
-    }
-    let layout = draft.layout();
-    let target = match name {
-        Some(name) => Ok(name.clone()),
-        None if form.text("name").is_empty() => Err("fill this in".to_owned()),
-        None => LayoutName::parse(form.text("name")).map_err(|error| error.to_string()),
-    };
-    let mut shown = EditorState::first(name, form, draft, base);
-    shown.status = StatusCode::UNPROCESSABLE_ENTITY;
-    let gpu_kinds = gpu_kind::of_host(app, ctx).await?;
-    let layout = layout.and_then(|layout| shown.refuse_too_large(layout, &gpu_kinds));
-    let (layout, target) = match (layout, target) {
-        (Some(layout), Ok(target)) => (layout, target),
-        (_, Err(why)) => {
-            shown.refused.add("name", "name", &why);
-            return shown.answer(app, ctx).await;
-        }
-        (None, Ok(_)) => return shown.answer(app, ctx).await,
-    };
-    match put(app, ctx, &target, layout, form, name.is_none()).await {
-        Ok(()) => Ok(Redirect::to(&format!("/layouts/{target}")).into_response()),
-        Err(error) => shown.refuse(app, ctx, &target, error).await,
-    }
-}
-
-async fn put(
-    app: &AppState,
-    ctx: &RequestContext,
-    name: &LayoutName,
+    gpu_kind: Option<&GpuKind>,
     layout: Layout,
-    form: &Form,
-    is_new: bool,
-) -> Result<(), ServiceError> {
-    // Browsers end the lines of a form with CR LF, which is not allowed in a note.
-    let note = form.text("note").replace("\r\n", "\n");
-    let note = Some(note).filter(|note| !note.is_empty());
-    let base = form.text("base").parse::<i64>().ok();
-    let options =
-        WriteOptions { dry_run: false, if_match: base.filter(|_| !is_new).map(etag), must_be_new: is_new };
-    app.service.put_layout(ctx, name.clone(), LayoutRequest { layout, note }, options).await.map(|_| ())
+) -> Option<Result<LayoutPlan, String>> {
+    let daemon = gpu_kind?.daemon.clone()?;
+    // Counting chunks takes a CUDA client, which no one who only types asks for.
+    if layout.enforcement == Enforcement::Percentage && !gpu_kind?.counted {
+        return Some(Err(format!(
+            "The chunks of {daemon} have not been counted yet: a plan of the saved layout counts them."
+        )));
+    }
+    let name = spec_form::name::<EditedLayout>(form).ok().or_else(|| LayoutName::parse("unnamed").ok())?;
+    let target = LayoutTarget { daemon, version: None, gpu_map: BTreeMap::new(), layout: Some(layout) };
+    let planned = app.service.plan_layout(ctx, &name, &target).await;
+    Some(planned.map_err(|error| FormErrors::of(Problem::of(error, &ctx.actor), &[]).whole().join("; ")))
 }
 
-impl<'a> EditorState<'a> {
-    fn first(name: Option<&'a LayoutName>, form: &'a Form, draft: LayoutDraft, base: String) -> Self {
-        let (refused, between, status) = (FormErrors::default(), None, StatusCode::OK);
-        Self { name, form, draft, refused, base, between, is_too_large: false, status }
+/// Describes errors with the lines and fields that they concern.
+fn placed<'e>(typed: &str, errors: impl IntoIterator<Item = &'e Invalid>) -> Vec<String> {
+    let lines = text::lines_of_steps(typed);
+    let describe = |Invalid { pointer, reason }: &Invalid| {
+        let place: Vec<&str> = pointer.split('/').skip(1).collect();
+        let step = place.get(1).and_then(|number| number.parse::<usize>().ok());
+        let line = step.and_then(|step| lines.get(step)).map(|line| format!("line {line}, "));
+        let field = place.get(3).or(place.first()).unwrap_or(&"layout");
+        format!("{}{field}: {reason}", line.unwrap_or_default())
+    };
+    errors.into_iter().map(describe).collect()
+}
+
+impl FormSpec for EditedLayout {
+    type Name = LayoutName;
+    const NOUN: &'static str = "layout";
+    const RIGHT: Right<'static> = Right::Operate;
+    const FIELDS: &'static [SpecField] = &[
+        ("text", Shape::Document, "Layout"),
+        ("for_other_hosts", Shape::Flag, "For other hosts"),
+        ("note", Shape::Text, "Note"),
+    ];
+
+    async fn stored(app: &AppState, ctx: &RequestContext, name: &LayoutName) -> Result<Form, ServiceError> {
+        let LayoutView { newest, daemons } = app.service.layout(ctx, name).await?;
+        let mut form = Form::default();
+        form.set("name", name.as_str());
+        form.set("text", text::write_layout(&newest.layout));
+        form.set("note", newest.note.unwrap_or_default());
+        form.set("on", daemons.first().map(ToString::to_string).unwrap_or_default());
+        form.set(REVISION, newest.version.to_string());
+        Ok(form)
     }
 
-    /// Refuses a layout that is too large for all GPUs of its product; without a product it is saved once that was shown.
-    fn refuse_too_large(&mut self, layout: Layout, gpu_kinds: &[GpuKind]) -> Option<Layout> {
-        let too_large = gpu_kind::too_large(&layout, gpu_kinds);
-        let Some((number, why)) = too_large.first() else { return Some(layout) };
-        if layout.sku.is_some() {
-            let error = |(number, detail): (usize, String)| FieldError {
-                pointer: format!("/layout/steps/{number}/add/chunks"),
-                detail,
-            };
-            self.draft.refuse_all(too_large.into_iter().map(error).collect());
-            return None;
-        }
-        self.is_too_large = true;
-        if self.form.ticked("too_large") {
-            return Some(layout);
-        }
-        self.refused.whole.push(format!(
-            "No GPU of this host has room for this layout: step {} {why}. Save it again if it is meant for other hosts.",
-            number + 1
-        ));
-        None
-    }
-
-    /// Assigns an error to the form, if it can be corrected there.
-    async fn refuse(
-        mut self,
+    async fn write(
+        self,
         app: &AppState,
         ctx: &RequestContext,
-        target: &LayoutName,
-        error: ServiceError,
-    ) -> Result<Response, Problem> {
-        match error {
-            ServiceError::PreconditionFailed(_) if self.name.is_none() => {
-                let why =
-                    format!("there is a layout {target} already: choose another name, or edit that one");
-                self.refused.add("name", "name", &why);
-            }
-            ServiceError::PreconditionFailed(_) => {
-                // The user has been informed of the other version, so the next save is based on it.
-                self.status = StatusCode::PRECONDITION_FAILED;
-                match app.service.layout(ctx, target).await {
-                    Ok(LayoutView { newest, .. }) => {
-                        self.between = Some(newest.version);
-                        self.base = newest.version.to_string();
-                    }
-                    Err(ServiceError::NotFound { .. }) => {
-                        self.name = None;
-                        self.base = String::new();
-                        self.refused = FormErrors::whole_form(&format!(
-                            "Someone deleted layout {target} while you were editing it. Your draft is kept: saving it creates a new \
-                             layout."
-                        ));
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            ServiceError::Invalid(errors) => {
-                let others = self.draft.refuse_all(errors);
-                let by_name = |mut error: FieldError| {
-                    if error.pointer.starts_with("/layouts/") {
-                        "/name".clone_into(&mut error.pointer);
-                    }
-                    error
-                };
-                let others = others.into_iter().map(by_name).collect();
-                self.refused = FormErrors::of(ServiceError::Invalid(others), &["name", "note"]);
-            }
-            ServiceError::Conflict(_) => self.refused = FormErrors::of(Problem::of(error, &ctx.actor), &[]),
-            other => return Err(other.into()),
+        name: LayoutName,
+        options: WriteOptions,
+    ) -> Result<(), ServiceError> {
+        let refused = |field: &str, why: String| Err(ServiceError::field(field, why));
+        let layout = match text::read_layout(&self.text) {
+            Ok(layout) => layout,
+            Err(error) => return refused("/text", error.to_string()),
+        };
+        if let Err(error) = layout.check() {
+            return refused("/text", placed(&self.text, [&error]).concat());
         }
-        self.answer(app, ctx).await
+        let too_large = gpu_kind::too_large(&layout, &gpu_kind::of_host(app, ctx).await?);
+        // A layout without a product may be meant for other hosts.
+        if !too_large.is_empty() && !(layout.sku.is_none() && self.for_other_hosts) {
+            let field = if layout.sku.is_none() { "/for_other_hosts" } else { "/text" };
+            let steps = placed(&self.text, &too_large).join("; ");
+            return refused(field, format!("no GPU of this host has room: {steps}"));
+        }
+        let request = LayoutRequest { layout, note: self.note };
+        let written = app.service.put_layout(ctx, name, request, options).await;
+        written.map(drop).map_err(|error| match error {
+            // A reserved name, by its place in a document.
+            ServiceError::Invalid(errors) if errors[0].pointer.starts_with("/layouts/") => {
+                ServiceError::field("/name", &errors[0].detail)
+            }
+            error => error,
+        })
     }
 
-    async fn answer(mut self, app: &AppState, ctx: &RequestContext) -> Result<Response, Problem> {
-        self.draft.add_errors(&mut self.refused);
-        let gpu_kinds = gpu_kind::all(app, ctx).await?;
-        let sku = self.draft.sku.trim();
-        let gpu_kind =
-            choose(&gpu_kinds, self.form.text("on"), Some(sku).filter(|sku| !sku.is_empty())).cloned();
-        // Parsed from a copy, whose errors are shown already.
-        let whole = self.draft.clone().read(false);
-        let steps = whole.iter().map(|(number, step)| (*number, step));
-        let preview =
-            gpu_kind.as_ref().map(|gpu_kind| gpu_kind::preview(steps, gpu_kind)).unwrap_or_default();
-        for (number, why) in &preview.too_many {
-            // A step that is refused says that already.
-            if let Some(step) = self.draft.steps.get_mut(*number).filter(|step| step.wrong.is_empty()) {
-                step.unfit = Some(why.clone());
-            }
-        }
-        let name = self.name.map(LayoutName::as_str);
-        let title = name.map_or_else(|| "New layout".to_owned(), |name| format!("Edit layout {name}"));
-        let action = format!("/layouts/{}", name.map_or("-/new".to_owned(), |name| format!("{name}/edit")));
+    async fn page(
+        app: &AppState,
+        ctx: &RequestContext,
+        mut draft: SpecDraft<LayoutName>,
+    ) -> Result<impl Template, Problem> {
+        let title =
+            draft.edited.as_ref().map_or("New layout".to_owned(), |name| format!("Edit layout {name}"));
         let frame = Frame::of(&app.service, ctx, Section::Layouts, &title).await;
-        let status = self.status;
-        Ok(page(status, &EditorPage { frame, action, state: self, gpu_kinds, gpu_kind, preview }))
-    }
-}
-
-impl EditorPage<'_> {
-    fn is_on(&self, gpu_kind: &GpuKind) -> bool {
-        self.gpu_kind.as_ref() == Some(gpu_kind)
+        let gpu_kinds = gpu_kind::all(app, ctx).await?;
+        let outcome = outcome(app, ctx, &draft.form, &gpu_kinds).await;
+        if let Some(gpu_kind) = outcome.preview.as_ref().and_then(|preview| preview.gpu_kind.as_ref()) {
+            draft.form.replace("on", gpu_kind.key());
+        }
+        Ok(EditorPage { frame, draft, gpu_kinds, outcome })
     }
 }

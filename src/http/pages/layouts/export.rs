@@ -19,15 +19,7 @@ pub(super) struct ExportPageQuery {
     /// The version, if there is no daemon; by default the newest.
     version: Option<u32>,
     #[serde(default)]
-    format: ExportFormat,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum ExportFormat {
-    #[default]
-    Yaml,
-    Json,
+    format: LayoutFormat,
 }
 
 pub(super) async fn download(
@@ -50,11 +42,9 @@ pub(super) async fn download(
             (text::bare(name.clone(), &newest.layout, newest.note), name.to_string())
         }
     };
-    let (mime, ending, format) = match wanted.format {
-        ExportFormat::Yaml => ("application/yaml", "yaml", LayoutFormat::Yaml),
-        ExportFormat::Json => ("application/json", "json", LayoutFormat::Json),
-    };
-    let disposition = format!("attachment; filename=\"{called}.{ending}\"");
-    let headers = [(header::CONTENT_TYPE, mime.to_owned()), (header::CONTENT_DISPOSITION, disposition)];
-    Ok((headers, text::write(&document, format)).into_response())
+    let format = wanted.format.as_str();
+    let disposition = format!("attachment; filename=\"{called}.{format}\"");
+    let headers =
+        [(header::CONTENT_TYPE, format!("application/{format}")), (header::CONTENT_DISPOSITION, disposition)];
+    Ok((headers, text::write(&document, wanted.format)).into_response())
 }

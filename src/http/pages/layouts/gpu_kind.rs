@@ -5,11 +5,11 @@
 use crate::domain::count::counted;
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::ChunkCensus;
-use crate::domain::layout::{Layout, LayoutStep};
-use crate::domain::{DaemonName, PartitionName, TenantName};
+use crate::domain::layout::{AddStep, Invalid, Layout, LayoutStep, Role};
+use crate::domain::{DaemonName, InvalidValue};
 use crate::http::AppState;
 use crate::http::pages::sm_map::SmMap;
-use crate::http::problem::Problem;
+use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::host::GpuView;
@@ -26,8 +26,8 @@ pub(super) struct GpuKind {
     pub(super) sms: u32,
     pub(super) chunk_sms: u32,
     pub(super) chunks: u32,
-    /// True if a daemon has listed the chunks, or a CUDA client has counted them; otherwise there may be fewer, since the SMs
-    /// of a chunk differ from die to die.
+    /// True if the daemon has listed the chunks of its GPUs, or a CUDA client has counted them; otherwise there may be fewer,
+    /// since the SMs of a chunk differ from die to die.
     pub(super) counted: bool,
 }
 
@@ -55,9 +55,8 @@ impl GpuKind {
         let most = if self.counted { "" } else { "at most " };
         let kind = format!("{}, {most}{} of {} SMs", self.sku, counted(self.chunks, "chunk"), self.chunk_sms);
         match (&self.daemon, self.mode) {
-            (Some(daemon), Some(Mode::Static)) => format!("{daemon} (static): {kind}"),
-            (Some(daemon), _) => format!("{daemon} (shared): {kind}"),
-            (None, _) => format!("no daemon: {kind}"),
+            (Some(daemon), Some(mode)) => format!("{daemon} ({}): {kind}", mode.as_str()),
+            _ => format!("no daemon: {kind}"),
         }
     }
 
@@ -68,9 +67,8 @@ impl GpuKind {
 }
 
 /// The kinds of all GPUs of this host.
-pub(super) async fn of_host(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuKind>, Problem> {
-    let page = Page::first(MAX_LIMIT);
-    let daemons = app.service.daemons(ctx, &page).await?.items;
+pub(super) async fn of_host(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuKind>, ServiceError> {
+    let daemons = app.service.daemons(ctx, &Page::first(MAX_LIMIT)).await?.items;
     let gpus = app.service.gpu_views(ctx).await?;
     let censuses = app.service.chunk_counts(ctx).await?;
     let of = |gpu: &GpuView| {
@@ -80,22 +78,25 @@ pub(super) async fn of_host(app: &AppState, ctx: &RequestContext) -> Result<Vec<
     Ok(gpus.iter().filter_map(of).collect())
 }
 
-/// The kinds to choose from: one for each daemon, static mode first, otherwise that of the first GPU.
-pub(super) async fn all(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuKind>, Problem> {
+/// The kinds to choose from, static mode first: for each daemon that of its first GPU, or one if there is no daemon.
+pub(super) async fn all(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuKind>, ServiceError> {
     let mut gpu_kinds = of_host(app, ctx).await?;
     if gpu_kinds.iter().any(|gpu_kind| gpu_kind.daemon.is_some()) {
         gpu_kinds.retain(|gpu_kind| gpu_kind.daemon.is_some());
     }
     gpu_kinds.sort_by_key(|gpu_kind| (gpu_kind.mode != Some(Mode::Static), gpu_kind.daemon.clone()));
-    gpu_kinds.dedup_by(|one, other| one.daemon == other.daemon);
+    gpu_kinds.dedup_by(|one, first| {
+        first.counted &= one.counted || one.daemon != first.daemon;
+        one.daemon == first.daemon
+    });
     Ok(gpu_kinds)
 }
 
 /// Returns the steps for which even the largest GPU has no room; nothing if the GPUs are not known.
-pub(super) fn too_large(layout: &Layout, gpu_kinds: &[GpuKind]) -> Vec<(usize, String)> {
+pub(super) fn too_large(layout: &Layout, gpu_kinds: &[GpuKind]) -> Vec<Invalid> {
     let is_meant = |gpu_kind: &&GpuKind| layout.sku.as_ref().is_none_or(|sku| *sku == gpu_kind.sku);
     let largest = gpu_kinds.iter().filter(is_meant).max_by_key(|gpu_kind| gpu_kind.chunks);
-    largest.map(|largest| preview(layout.steps.iter().enumerate(), largest).too_many).unwrap_or_default()
+    LayoutPreview::on(layout, largest).too_many
 }
 
 /// The kind of that daemon, otherwise the first with the product name.
@@ -108,88 +109,62 @@ pub(super) fn choose<'g>(gpu_kinds: &'g [GpuKind], daemon: &str, sku: Option<&st
 /// The preview of a layout.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct LayoutPreview {
+    /// The kind of its GPUs; `None` if none is known.
+    pub(super) gpu_kind: Option<GpuKind>,
     pub(super) roles: Vec<RolePreview>,
-    /// Steps that need more than is free, with the reason.
-    pub(super) too_many: Vec<(usize, String)>,
+    /// Steps that need more chunks than are free.
+    pub(super) too_many: Vec<Invalid>,
 }
 
 /// The preview for the GPU of one role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RolePreview {
-    pub(super) role: u32,
+    pub(super) role: Role,
     pub(super) map: SmMap,
     pub(super) used: u32,
-    pub(super) chunks: u32,
-    /// True if the number of chunks is known; otherwise it is an upper limit.
-    pub(super) counted: bool,
+    pub(super) free: u32,
 }
 
-impl RolePreview {
-    pub(super) fn free(&self) -> u32 {
-        self.chunks.saturating_sub(self.used)
-    }
-}
-
-struct Placed<'a> {
-    role: u32,
-    partition: &'a PartitionName,
-    chunks: u32,
-    tenants: &'a [TenantName],
-}
-
-/// The preview of numbered steps; steps that do not fit are listed, and left out of the map.
-pub(super) fn preview<'a>(
-    steps: impl IntoIterator<Item = (usize, &'a LayoutStep)>,
-    gpu_kind: &GpuKind,
-) -> LayoutPreview {
-    let (mut placed, mut roles, mut too_many) = (Vec::<Placed<'a>>::new(), Vec::new(), Vec::new());
-    for (number, step) in steps {
-        match step {
-            LayoutStep::Add(add) => {
-                if !roles.contains(&add.gpu) {
-                    roles.push(add.gpu);
+impl LayoutPreview {
+    /// Previews a layout on a kind of GPU; steps that do not fit are listed, and left out of the map.
+    pub(super) fn on(layout: &Layout, gpu_kind: Option<&GpuKind>) -> Self {
+        let Some(gpu_kind) = gpu_kind else { return Self::default() };
+        let (mut placed, mut too_many) = (Vec::<&AddStep>::new(), Vec::new());
+        let used = |placed: &[&AddStep], role| {
+            placed.iter().filter(|add| add.gpu == role).map(|add| add.chunks).sum::<u32>()
+        };
+        for (number, step) in layout.steps.iter().enumerate() {
+            match step {
+                LayoutStep::Remove(remove) => placed.retain(|add| add.partition != remove.partition),
+                LayoutStep::Add(add) => {
+                    let free = gpu_kind.chunks.saturating_sub(used(&placed, add.gpu));
+                    if add.chunks <= free {
+                        placed.push(add);
+                    } else {
+                        let reason = InvalidValue(too_many_chunks(add.chunks, free, gpu_kind));
+                        too_many.push(Invalid { pointer: format!("/steps/{number}/add/chunks"), reason });
+                    }
                 }
-                let used: u32 =
-                    placed.iter().filter(|other| other.role == add.gpu).map(|other| other.chunks).sum();
-                let free = gpu_kind.chunks.saturating_sub(used);
-                if add.chunks > free {
-                    too_many.push((number, too_many_chunks(add.chunks, free, gpu_kind)));
-                    continue;
-                }
-                placed.push(Placed {
-                    role: add.gpu,
-                    partition: &add.partition,
-                    chunks: add.chunks,
-                    tenants: &add.tenants,
-                });
             }
-            LayoutStep::Remove(remove) => placed.retain(|other| *other.partition != remove.partition),
         }
+        let of_role = |role: Role| {
+            let partitions = placed.iter().copied().filter(|add| add.gpu == role);
+            let map = SmMap::planned(partitions, gpu_kind.sms, gpu_kind.chunk_sms, gpu_kind.chunks);
+            let used = used(&placed, role);
+            RolePreview { role, map, used, free: gpu_kind.chunks.saturating_sub(used) }
+        };
+        let roles = layout.roles().into_iter().map(of_role).collect();
+        Self { gpu_kind: Some(gpu_kind.clone()), roles, too_many }
     }
-    roles.sort_unstable();
-    let of_role = |role: u32| {
-        let partitions: Vec<(String, u32, Vec<TenantName>)> = placed
-            .iter()
-            .filter(|one| one.role == role)
-            .map(|one| (one.partition.to_string(), one.chunks, one.tenants.to_vec()))
-            .collect();
-        let used = partitions.iter().map(|(_, chunks, _)| chunks).sum();
-        let map = SmMap::planned(&partitions, gpu_kind.sms, gpu_kind.chunk_sms, gpu_kind.chunks);
-        RolePreview { role, map, used, chunks: gpu_kind.chunks, counted: gpu_kind.counted }
-    };
-    LayoutPreview { roles: roles.into_iter().map(of_role).collect(), too_many }
 }
 
 fn too_many_chunks(requested: u32, free: u32, gpu_kind: &GpuKind) -> String {
-    let on = gpu_kind.daemon.as_ref().map_or_else(|| gpu_kind.sku.clone(), ToString::to_string);
-    let requested = counted(requested, "chunk");
-    match free {
-        0 => {
-            format!("needs {requested}, but none is free at this step on {on}: remove a partition before it")
-        }
-        1 => format!("needs {requested}, but 1 is free at this step on {on}: give 1"),
-        _ => format!("needs {requested}, but {free} are free at this step on {on}: give at most {free}"),
-    }
+    let on = gpu_kind.daemon.as_ref().map_or(gpu_kind.sku.as_str(), DaemonName::as_str);
+    let remedy = match free {
+        0 => "remove a partition before it".to_owned(),
+        free => format!("give at most {free}"),
+    };
+    format!("needs {}, and {on} has {free} free at this step: {remedy}", counted(requested, "chunk"))
 }
 
 #[cfg(test)]
@@ -208,32 +183,35 @@ mod tests {
         }
     }
 
-    fn steps(text: &str) -> Vec<LayoutStep> {
-        serde_json::from_str(text).expect("steps")
+    fn layout(steps: &str) -> Layout {
+        serde_json::from_str(&format!(r#"{{"steps": [{steps}]}}"#)).expect("a layout")
     }
 
     #[test]
     fn removals_free_chunks_for_later_steps() {
-        let steps = steps(
-            r#"[{"add": {"gpu": 0, "partition": "a", "chunks": 10}},
+        let steps = layout(
+            r#"{"add": {"gpu": 0, "partition": "a", "chunks": 10}},
                 {"add": {"gpu": 0, "partition": "b", "chunks": 6}},
                 {"remove": {"partition": "a"}},
                 {"add": {"gpu": 0, "partition": "c", "chunks": 15}},
                 {"add": {"gpu": 1, "partition": "d", "chunks": 3, "tenants": ["web"]}},
-                {"add": {"gpu": 0, "partition": "e", "chunks": 1}}]"#,
+                {"add": {"gpu": 0, "partition": "e", "chunks": 1}}"#,
         );
-        let outcome = preview(steps.iter().enumerate(), &gpu_kind());
-        let described: Vec<(usize, &str)> =
-            outcome.too_many.iter().map(|(step, why)| (*step, why.as_str())).collect();
+        let outcome = LayoutPreview::on(&steps, Some(&gpu_kind()));
+        let described: Vec<(&str, &str)> =
+            outcome.too_many.iter().map(|one| (one.pointer.as_str(), one.reason.0.as_str())).collect();
         assert_eq!(
             described,
             [
-                (1, "needs 6 chunks, but 5 are free at this step on gpu1: give at most 5"),
-                (5, "needs 1 chunk, but none is free at this step on gpu1: remove a partition before it"),
+                ("/steps/1/add/chunks", "needs 6 chunks, and gpu1 has 5 free at this step: give at most 5"),
+                (
+                    "/steps/5/add/chunks",
+                    "needs 1 chunk, and gpu1 has 0 free at this step: remove a partition before it"
+                ),
             ]
         );
         let used: Vec<(u32, u32, u32)> =
-            outcome.roles.iter().map(|role| (role.role, role.used, role.free())).collect();
+            outcome.roles.iter().map(|role| (role.role, role.used, role.free)).collect();
         assert_eq!(used, [(0, 15, 0), (1, 3, 12)]);
         assert_eq!(outcome.roles[1].map.groups[0].description(), "d: 24 SMs in 3 chunks, for web");
     }
@@ -244,10 +222,7 @@ mod tests {
         let other = GpuKind { chunks: 20, sku: "NVIDIA GB300".to_owned(), ..gpu_kind() };
         let layout = |sku: Option<&str>, chunks: u32| Layout {
             sku: sku.map(str::to_owned),
-            ..serde_json::from_str(&format!(
-                r#"{{"steps": [{{"add": {{"gpu": 0, "partition": "a", "chunks": {chunks}}}}}]}}"#
-            ))
-            .expect("a layout")
+            ..layout(&format!(r#"{{"add": {{"gpu": 0, "partition": "a", "chunks": {chunks}}}}}"#))
         };
         let gpu_kinds = [small, gpu_kind(), other];
         let refused = |sku, chunks| too_large(&layout(sku, chunks), &gpu_kinds).len();

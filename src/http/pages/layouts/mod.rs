@@ -2,7 +2,6 @@
 
 mod apply;
 mod diff;
-mod draft;
 mod editor;
 mod export;
 mod gpu_kind;
@@ -13,10 +12,10 @@ mod target;
 
 use askama::Template;
 use axum::response::{IntoResponse as _, Redirect};
-use axum::routing::get;
+use axum::routing::{get, post};
 use serde::Deserialize;
 
-use self::diff::{DiffRow, line, rows};
+use self::editor::EditedLayout;
 use self::gpu_kind::{GpuKind, LayoutPreview, choose};
 use self::target::{Places, holders};
 use super::format::{self, Badge, Moment, Tone};
@@ -24,11 +23,10 @@ use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, PageLinks, list_page};
 use super::routes::PageRoutes;
-use super::{refusal, rendered, with_status};
-use crate::domain::LayoutName;
-use crate::domain::daemon::Mode;
+use super::{refusal, rendered, spec_form, with_status};
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::layout::{Layout, Version, VersionRef};
+use crate::domain::{DaemonName, LayoutName};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path, Query};
 use crate::http::problem::{Problem, Reply};
@@ -41,10 +39,11 @@ use crate::service::{WriteOptions, etag};
 pub(super) fn router() -> PageRoutes {
     PageRoutes::default()
         .route("/layouts", get(list))
-        .route("/layouts/-/new", get(editor::new).post(editor::write_new))
+        .route("/layouts/-/new", get(editor::new).post(spec_form::create::<EditedLayout>))
+        .route("/layouts/-/check", post(editor::check))
         .form_route("/layouts/-/import", "layouts/import", get(import::show).post(import::import))
         .route("/layouts/{name}", get(show))
-        .route("/layouts/{name}/edit", get(editor::edit).post(editor::write))
+        .route("/layouts/{name}/edit", get(editor::edit).post(spec_form::change::<EditedLayout>))
         .route("/layouts/{name}/versions/{version}", get(version))
         .route("/layouts/{name}/compare", get(compare))
         .route("/layouts/{name}/export", get(export::download))
@@ -71,6 +70,10 @@ struct LayoutDaemon {
 }
 
 impl LayoutDaemon {
+    fn all(daemons: &[DaemonView], name: &LayoutName) -> Vec<Self> {
+        daemons.iter().filter_map(|daemon| Self::of(daemon.clone(), name)).collect()
+    }
+
     fn of(daemon: DaemonView, name: &LayoutName) -> Option<Self> {
         let active = daemon.spec.layout.as_ref().filter(|active| active.name == *name)?;
         let version = active.version;
@@ -86,22 +89,12 @@ impl LayoutDaemon {
     }
 }
 
-/// The mode of a daemon in one word.
-pub(super) fn mode(daemon: &DaemonView) -> &'static str {
-    match daemon.spec.mode {
-        Mode::Shared => "shared",
-        Mode::Static => "static",
-    }
-}
-
 async fn list(Call { app, ctx }: Call, paging: ListQuery) -> Reply {
     let found = async { app.service.layouts(&ctx, &paging.page()?).await }.await;
     let page = paging.into_page(&app, &ctx, Section::Layouts, &[], found).await?;
     let daemons = holders(&app, &ctx).await?;
     let row = |layout: LayoutView| {
-        let own = daemons.iter().filter(|daemon| layout.daemons.contains(&daemon.name));
-        let holders =
-            own.filter_map(|daemon| LayoutDaemon::of(daemon.clone(), &layout.newest.name)).collect();
+        let holders = LayoutDaemon::all(&daemons, &layout.newest.name);
         ListRow { layout, holders }
     };
     Ok(page.map(row).answer(|page| LayoutsPage { page }))
@@ -114,7 +107,6 @@ struct LayoutPage {
     version: Version,
     /// The number of the newest version, to tell if this is the newest.
     newest: u32,
-    gpu_kind: Option<GpuKind>,
     preview: LayoutPreview,
     holders: Vec<LayoutDaemon>,
     places: Places,
@@ -125,10 +117,6 @@ struct LayoutPage {
 impl LayoutPage {
     fn is_newest(&self) -> bool {
         self.version.version == self.newest
-    }
-
-    fn line(step: &crate::domain::layout::LayoutStep) -> String {
-        line(step)
     }
 }
 
@@ -154,19 +142,15 @@ async fn layout_page(
     version: Option<Version>,
     paging: &ListQuery,
 ) -> Reply {
-    let LayoutView { newest, daemons } = view;
+    let newest = view.newest;
     let name = newest.name.clone();
     let paged = app.service.layout_versions(ctx, &name, &paging.page()?).await?;
     let places = Places::of(app, ctx).await?;
-    let holders = places.daemons.iter().filter(|daemon| daemons.contains(&daemon.name));
-    let holders: Vec<LayoutDaemon> =
-        holders.filter_map(|daemon| LayoutDaemon::of(daemon.clone(), &name)).collect();
-    let gpu_kinds = gpu_kind::all(app, ctx).await?;
+    let holders = LayoutDaemon::all(&places.daemons, &name);
     let number = newest.version;
     let version = version.unwrap_or(newest);
     let on = holders.first().map_or("", |holder| holder.daemon.name.as_str());
-    let gpu_kind = choose(&gpu_kinds, on, version.layout.sku.as_deref()).cloned();
-    let preview = preview_of(&version.layout, gpu_kind.as_ref());
+    let preview = preview(&version.layout, on, &gpu_kind::all(app, ctx).await?);
     let frame = Frame::of(&app.service, ctx, Section::Layouts, format!("Layout {name}")).await.live();
     let page_links = paging.page_links(paged.next_cursor.as_deref());
     let versions = paged.items;
@@ -174,7 +158,6 @@ async fn layout_page(
         frame,
         version,
         newest: number,
-        gpu_kind,
         preview,
         holders,
         places,
@@ -183,8 +166,9 @@ async fn layout_page(
     }))
 }
 
-fn preview_of(layout: &Layout, gpu_kind: Option<&GpuKind>) -> LayoutPreview {
-    gpu_kind.map(|gpu_kind| gpu_kind::preview(layout.steps.iter().enumerate(), gpu_kind)).unwrap_or_default()
+/// The preview of a layout on the GPUs of this daemon, or else on those of its product.
+fn preview(layout: &Layout, daemon: &str, gpu_kinds: &[GpuKind]) -> LayoutPreview {
+    LayoutPreview::on(layout, choose(gpu_kinds, daemon, layout.sku.as_deref()))
 }
 
 #[derive(Template)]
@@ -193,18 +177,12 @@ struct ComparePage {
     frame: Frame,
     left: Version,
     right: Version,
-    rows: Vec<DiffRow>,
+    /// The lines of both, each with its class.
+    lines: Vec<(&'static str, String)>,
     /// The versions to choose from, newest first.
     numbers: Vec<u32>,
-    gpu_kind: Option<GpuKind>,
     /// The preview of each.
     previews: [LayoutPreview; 2],
-}
-
-impl ComparePage {
-    fn is_same(&self) -> bool {
-        self.rows.iter().all(|row| row.kind == diff::LineChange::Same)
-    }
 }
 
 /// The versions to compare; by default the newest with the one before it.
@@ -227,13 +205,12 @@ async fn compare(
     let version = |version| VersionRef { name: name.clone(), version };
     let left = app.service.layout_version(&ctx, &version(from)).await?;
     let right = app.service.layout_version(&ctx, &version(to)).await?;
-    let rows = rows(&left.layout, &right.layout);
+    let lines = diff::lines(&left.layout, &right.layout);
     let gpu_kinds = gpu_kind::all(&app, &ctx).await?;
-    let gpu_kind = choose(&gpu_kinds, "", right.layout.sku.as_deref()).cloned();
-    let previews = [&left, &right].map(|version| preview_of(&version.layout, gpu_kind.as_ref()));
+    let previews = [&left, &right].map(|version| preview(&version.layout, "", &gpu_kinds));
     let title = format!("Layout {name}: versions {from} and {to}");
     let frame = Frame::of(&app.service, &ctx, Section::Layouts, &title).await;
-    Ok(rendered(&ComparePage { frame, left, right, rows, numbers, gpu_kind, previews }))
+    Ok(rendered(&ComparePage { frame, left, right, lines, numbers, previews }))
 }
 
 #[derive(Template)]
@@ -241,7 +218,7 @@ async fn compare(
 struct LayoutDeletePage {
     frame: Frame,
     newest: Version,
-    daemons: Vec<crate::domain::DaemonName>,
+    daemons: Vec<DaemonName>,
     refused: FormErrors,
 }
 

@@ -5,12 +5,12 @@ use axum::extract::RawQuery;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect};
 
-use super::diff::line;
+use super::apply::version_of;
+use super::import::document;
 use super::target::{Places, RoleChoice, gpu_map};
 use crate::domain::access::Right;
 use crate::domain::layout::document::{Document, Provenance};
-use crate::domain::layout::text::{self, LayoutFormat};
-use crate::domain::layout::{Enforcement, Layout, VersionRef};
+use crate::domain::layout::{Enforcement, Layout};
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::AppState;
 use crate::http::extract::Call;
@@ -123,8 +123,13 @@ async fn attempt(
     let entry = subject.document.as_ref().and_then(|document| document.layouts.get(&subject.name));
     let recorded = entry.and_then(|entry| entry.recorded.as_ref());
     let id = |number: usize| recorded?.ids.get(number).map(ToString::to_string);
-    let steps =
-        subject.layout.steps.iter().enumerate().map(|(number, step)| (line(step), id(number))).collect();
+    let steps = subject
+        .layout
+        .steps
+        .iter()
+        .enumerate()
+        .map(|(number, step)| (step.to_string(), id(number)))
+        .collect();
     outcome.preview = Some(ReplayPreview {
         daemon: name,
         steps,
@@ -140,25 +145,10 @@ async fn source(app: &AppState, ctx: &RequestContext, form: &Form) -> Result<Rep
         let name = form.text("layout");
         let name = LayoutName::parse(name)
             .map_err(|_| ServiceError::field("/layout", "choose a layout of this host"))?;
-        let layout = match form.version()? {
-            Some(version) => {
-                app.service.layout_version(ctx, &VersionRef { name: name.clone(), version }).await?.layout
-            }
-            None => app.service.layout(ctx, &name).await?.newest.layout,
-        };
+        let layout = version_of(app, ctx, &name, form).await?.layout;
         return Ok(ReplayedLayout { name, layout, document: None });
     }
-    let typed = form.typed("text");
-    if typed.trim().is_empty() {
-        return Err(ServiceError::field(
-            "/text",
-            "there is nothing to replay: paste a document, or choose a file",
-        ));
-    }
-    let document = text::read(typed, LayoutFormat::Yaml).map_err(|error| {
-        let place = if error.pointer.is_empty() { String::new() } else { format!("{}: ", error.pointer) };
-        ServiceError::field("/text", format!("{place}{}", error.reason))
-    })?;
+    let document = document(form)?;
     let names: Vec<&str> = document.layouts.keys().map(LayoutName::as_str).collect();
     let wanted = form.text("entry");
     let name = match (wanted, document.layouts.len()) {

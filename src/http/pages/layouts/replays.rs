@@ -3,7 +3,6 @@
 use askama::Template;
 use uuid::Uuid;
 
-use super::diff::line;
 use super::replays;
 use crate::domain::count::counted;
 use crate::domain::layout::record::ExecutedStep;
@@ -115,7 +114,7 @@ fn rows(replay: &Replay, steps: Option<&[LayoutStep]>) -> (Vec<ReplayStepRow>, V
         };
         let first = compared == IdComparison::Differs && !differed;
         differed |= first;
-        let written = steps.and_then(|steps| steps.get(number)).map(line);
+        let written = steps.and_then(|steps| steps.get(number)).map(ToString::to_string);
         let what = written.or_else(|| taken.map(describe)).unwrap_or_else(|| "–".to_owned());
         ReplayStepRow {
             number: number + 1,

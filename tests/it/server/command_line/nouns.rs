@@ -177,7 +177,7 @@ fn layouts_are_imported_shown_and_deleted() {
     assert!(ok(&host, &["layout", "list"]).contains("prod    1        static"));
     assert!(ok(&host, &["layout", "get", "prod"]).starts_with("version: v1\n"));
     assert_eq!(json_of(&host, &["layout", "show", "prod"])["version"], "v1");
-    assert!(ok(&host, &["layout", "get", "prod", "-o", "table"]).contains("add web on role 0: 3 chunks"));
+    assert!(ok(&host, &["layout", "get", "prod", "-o", "table"]).contains("add web on GPU 0: 3 chunks"));
     assert_eq!(ok(&host, &["layout", "delete", "prod"]), "layout prod was deleted\n");
 }
 
