@@ -114,9 +114,7 @@ fn described(daemon: &LostDaemonView) -> String {
 /// Asks on the terminal; without a terminal this is an error that asks for `--yes`.
 fn confirmed() -> Result<bool, ClientError> {
     if !std::io::stdin().is_terminal() {
-        return Err(ClientError::Address(
-            "the question cannot be asked, as standard input is not a terminal: add --yes to adopt these daemons".to_owned(),
-        ));
+        return Err("the question cannot be asked, as standard input is not a terminal: add --yes to adopt these daemons".into());
     }
     eprint!("Adopt these daemons with their clients? Tenants have to be defined again. [y/N] ");
     let _ = std::io::stderr().flush();

@@ -70,11 +70,11 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
     let view: EnvironmentView =
         args.server.client()?.get(&format!("/api/v1/tenants/{tenant}/environment")).await?;
     // A shell that evaluates the lines would run anything else in them.
-    check_environment(&view.variables, &view.unset).map_err(ClientError::Address)?;
+    check_environment(&view.variables, &view.unset)?;
     let container = || {
         view.container.as_ref().ok_or_else(|| {
             let why = view.container_refused.clone().unwrap_or_default();
-            ClientError::Address(format!("tenant {tenant} has no form for containers: {why}"))
+            ClientError::Caller(format!("tenant {tenant} has no form for containers: {why}"))
         })
     };
     let text = match args.output {
@@ -84,16 +84,14 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
             &view.variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>(),
         ),
         EnvFormat::Docker => formats::as_container_options(&view.variables, container()?),
-        EnvFormat::Dotenv => formats::as_env_file(&view.variables, container()?).ok_or_else(|| {
-            ClientError::Address("a value has a line break, which an environment file cannot hold".into())
-        })?,
+        EnvFormat::Dotenv => formats::as_env_file(&view.variables, container()?).ok_or("a value has a line break, which an environment file cannot hold")?,
         EnvFormat::Cdi => {
             let container = container()?;
             let device = view.cdi_device.as_ref().ok_or_else(|| {
-                ClientError::Address(format!(
+                format!(
                     "tenant {tenant} has no CDI device: this manager keeps no CDI specification, or could not write it \
                      (mps-manager status; cdi_dir in its configuration)"
-                ))
+                )
             })?;
             if formats::simulated(&view.variables).is_none() {
                 remark_unresolved(container);
@@ -104,18 +102,13 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
         EnvFormat::Systemd => formats::as_unit(&view.variables, &view.unset),
         EnvFormat::TaskProlog => {
             let text = formats::as_task_prolog(&view.variables, &view.unset, view.container.as_ref());
-            text.ok_or_else(|| {
-                ClientError::Address("a value has a line break, which a task prolog cannot set".into())
-            })?
+            text.ok_or("a value has a line break, which a task prolog cannot set")?
         }
         EnvFormat::Apptainer => {
-            formats::as_apptainer(&view.variables, container()?).ok_or_else(|| {
-                ClientError::Address(
-                    "the path of the tenant's directory has a comma or a colon, which Apptainer's list of directories cannot hold: serve with \
-                     another --runtime-dir"
-                        .into(),
-                )
-            })?
+            formats::as_apptainer(&view.variables, container()?).ok_or(
+                "the path of the tenant's directory has a comma or a colon, which Apptainer's list of directories cannot hold: serve with \
+                 another --runtime-dir",
+            )?
         }
         EnvFormat::Nomad => formats::as_nomad_task(&view.variables, container()?),
     };
@@ -138,13 +131,10 @@ fn remark_unresolved(container: &ContainerAccess) {
     }
     let specifications = host::cdi::specifications(&host::cdi::DIRECTORIES.map(PathBuf::from));
     let known = host::cdi::devices(&specifications, cdi::GPU_KIND).unwrap_or_default();
-    let missing = container.gpus.iter().filter(|gpu| !known.contains(gpu.as_str()));
-    let missing: Vec<String> = missing.map(cdi::gpu_device).collect();
-    if !missing.is_empty() {
+    if let Some(missing) = cdi::missing(&known, container.gpus.iter()) {
+        let remedy = host::cdi::GENERATE;
         remark(&format!(
-            "no CDI specification of this host has {}, so an engine will not find it: {}",
-            missing.join(", "),
-            host::cdi::GENERATE
+            "no CDI specification of this host has {missing}, so an engine will not find it: {remedy}"
         ));
     }
 }

@@ -78,15 +78,10 @@ pub(super) async fn daemon_or_only(
     let daemons: Vec<DaemonView> = all(client, "/api/v1/daemons").await?;
     match daemons.as_slice() {
         [one] => Ok(one.name.clone()),
-        [] => Err(ClientError::Address(
-            "this host has no daemon: create one first (mps-manager daemon set NAME --gpu GPU)".into(),
-        )),
+        [] => Err("this host has no daemon: create one first (mps-manager daemon set NAME --gpu GPU)".into()),
         several => {
             let all: Vec<&str> = several.iter().map(|daemon| daemon.name.as_str()).collect();
-            Err(ClientError::Address(format!(
-                "this host has several daemons: name one with --daemon ({})",
-                all.join(", ")
-            )))
+            Err(format!("this host has several daemons: name one with --daemon ({})", all.join(", ")).into())
         }
     }
 }
@@ -104,9 +99,9 @@ pub(super) async fn daemon_for(
     for gpu in others {
         let other = daemon_of(client, gpu).await?;
         if other != daemon {
-            return Err(ClientError::Address(format!(
+            return Err(format!(
                 "GPU {first} has daemon {daemon}, GPU {gpu} has daemon {other}, and a tenant has one: name GPUs of one daemon"
-            )));
+            ).into());
         }
     }
     Ok(daemon)
@@ -115,7 +110,7 @@ pub(super) async fn daemon_for(
 async fn daemon_of(client: &Client, gpu: &str) -> Result<DaemonName, ClientError> {
     let view: GpuView = client.get(&format!("/api/v1/gpus/{}", encoded(gpu))).await?;
     view.daemon.ok_or_else(|| {
-        ClientError::Address(format!(
+        ClientError::Caller(format!(
             "GPU {gpu} has no daemon: create one first (mps-manager daemon set NAME --gpu {gpu})"
         ))
     })

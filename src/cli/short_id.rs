@@ -46,7 +46,7 @@ pub(super) async fn resolved<T: DeserializeOwned>(
     }
     let items: Vec<T> = all(client, path).await?;
     let ids: Vec<Uuid> = items.iter().map(id_of).collect();
-    only_one(&ids, noun, id).map_err(ClientError::Address)
+    Ok(only_one(&ids, noun, id)?)
 }
 
 fn only_one(ids: &[Uuid], noun: &str, id: &ShortId) -> Result<Uuid, String> {

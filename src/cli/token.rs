@@ -129,7 +129,7 @@ async fn revoke(call: &CallArgs, token: &str) -> Result<(), ClientError> {
     let id = match (TokenId::parse(token), TokenName::parse(token)) {
         (Ok(id), _) => id,
         (Err(_), Ok(name)) => active_token(&client, &name).await?,
-        (Err(error), Err(_)) => return Err(ClientError::Address(error.to_string())),
+        (Err(error), Err(_)) => return Err(error.to_string().into()),
     };
     client.delete(&format!("{TOKENS}/{id}")).await?;
     let answer = json!({ "id": id, "revoked": true });
@@ -143,15 +143,13 @@ async fn active_token(client: &Client, name: &TokenName) -> Result<TokenId, Clie
     tokens.retain(|token| token.state == TokenState::Active && token.name == *name);
     match tokens.as_slice() {
         [one] => Ok(one.id.clone()),
-        [] => Err(ClientError::Address(format!(
+        [] => Err(format!(
             "there is no active token {name}: `mps-manager token list` shows those that there are"
-        ))),
+        )
+        .into()),
         several => {
             let ids: Vec<&str> = several.iter().map(|token| token.id.as_str()).collect();
-            Err(ClientError::Address(format!(
-                "several active tokens are named {name}: give one of {}",
-                ids.join(", ")
-            )))
+            Err(format!("several active tokens are named {name}: give one of {}", ids.join(", ")).into())
         }
     }
 }

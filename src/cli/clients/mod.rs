@@ -96,7 +96,7 @@ pub(super) fn run(command: ClientCommand) -> Result<ExitCode, String> {
 
 async fn get(call: &CallArgs, named: &str) -> Result<ExitCode, ClientError> {
     let clients: Vec<ClientView> = all(&call.client()?, &format!("{CLIENTS}?fresh=true")).await?;
-    let client = resolve(&clients, named).map_err(ClientError::Address)?;
+    let client = resolve(&clients, named)?;
     let mut details = DetailsTable::default()
         .row("Client", client.id.to_string())
         .row("PID", client.pid.to_string())

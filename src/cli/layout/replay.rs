@@ -70,16 +70,16 @@ async fn replay(args: &ReplayArgs, file: Option<String>) -> Result<ExitCode, Cli
             .await?
         }
         (None, Some(text)) => text,
-        (None, None) => return Err(ClientError::Address("give --from or --file".into())),
+        (None, None) => return Err("give --from or --file".into()),
     };
     let document = read(&text, args.file.as_deref())?;
     let recorded = entry(&document, &args.name)?.recorded.as_ref();
     let recorded = recorded.ok_or_else(|| {
-        ClientError::Address(format!(
+        format!(
             "layout {0} of the document has no recorded IDs to compare with: export it from a host that has it (mps-manager layout \
              export {0}, or --from HOST), or apply it to a daemon without a comparison (mps-manager layout apply {0} -f FILE)",
             args.name
-        ))
+        )
     })?;
     let daemon = args.daemon.as_ref().unwrap_or(&recorded.provenance.daemon);
     let request = json!({

@@ -154,7 +154,7 @@ pub(super) fn entry<'d>(
 ) -> Result<&'d DocumentLayout, ClientError> {
     document.layouts.get(name).ok_or_else(|| {
         let names: Vec<&str> = document.layouts.keys().map(LayoutName::as_str).collect();
-        ClientError::Address(format!("the document has no layout {name}: it has {}", names.join(", ")))
+        ClientError::Caller(format!("the document has no layout {name}: it has {}", names.join(", ")))
     })
 }
 
@@ -163,7 +163,7 @@ pub(super) fn read(file: &str, path: Option<&Path>) -> Result<Document, ClientEr
     text::read(file, text::LayoutFormat::Yaml).map_err(|invalid| {
         let place = if invalid.pointer.is_empty() { String::new() } else { format!("{}: ", invalid.pointer) };
         let words = format!("{place}{}", invalid.reason);
-        ClientError::Address(path.map_or_else(|| words.clone(), |path| placed(&words, path)))
+        ClientError::Caller(path.map_or_else(|| words.clone(), |path| placed(&words, path)))
     })
 }
 
@@ -258,9 +258,7 @@ pub(super) async fn exported(
             match view.daemons.as_slice() {
                 [one] => one.clone(),
                 [] => {
-                    return Err(ClientError::Address(format!(
-                        "no daemon has layout {name}: apply it to one first"
-                    )));
+                    return Err(format!("no daemon has layout {name}: apply it to one first").into());
                 }
                 several => {
                     let names: Vec<&str> = several.iter().map(DaemonName::as_str).collect();
@@ -268,7 +266,7 @@ pub(super) async fn exported(
                         "several daemons have layout {name}, give one with --daemon: {}",
                         names.join(", ")
                     );
-                    return Err(ClientError::Address(text));
+                    return Err(text.into());
                 }
             }
         }
