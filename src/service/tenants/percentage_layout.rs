@@ -10,7 +10,7 @@ use crate::domain::layout::percentage::own_share::own_shares;
 use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::domain::{GpuUuid, TenantName, ThreadPercentage};
 use crate::service::access::context::RequestContext;
-use crate::service::access::redaction::AudienceText;
+use crate::service::access::redaction::{AudienceText, Redacted};
 use crate::service::{Backend, Service, ServiceError};
 use crate::store;
 
@@ -66,12 +66,7 @@ impl Backend {
                 let partition = unproven.map(|partition| partition.partition.to_string()).unwrap_or_default();
                 let why = layout.failure.map_or_else(
                     || AudienceText::same("a CUDA client has not verified its SMs yet"),
-                    |failure| {
-                        AudienceText::new(
-                            failure.message,
-                            "its layout is not in force: ask the host's operator",
-                        )
-                    },
+                    |failure| AudienceText::new(failure.message, &Redacted::LayoutNotInForce),
                 );
                 let refused = |why: &str| {
                     format!("partition {partition} of tenant {} is not verified: {why}", tenant.name)
