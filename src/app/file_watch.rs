@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::domain::condition::ConditionReason;
 use crate::domain::event::{AuditDamage, DomainEvent};
 use crate::domain::health::{FaultReport, HostFault, HostHealth};
+use crate::host::files::free_bytes;
 use crate::store::audit_head::{self, AUDIT_HEAD, AuditHead, Truncated};
 use crate::store::{self, Store, StoreError};
 
@@ -133,10 +134,7 @@ pub(super) async fn watch(store: Store, state_dir: PathBuf, health: HostHealth) 
 /// Reports a state directory without room before a write fails: on a host where nothing changes that may be days later, when a daemon
 /// dies and its start cannot be recorded.
 fn check_room(state_dir: &Path, health: &HostHealth) {
-    let Ok(disk) = rustix::fs::statvfs(state_dir) else { return };
-    // Some blocks are reserved for root.
-    let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
-    let room = blocks.saturating_mul(disk.f_frsize);
+    let Ok(room) = free_bytes(state_dir) else { return };
     let report = (room < NO_ROOM).then(|| FaultReport {
         reason: ConditionReason::NoRoom,
         message: format!(

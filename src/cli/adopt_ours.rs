@@ -115,9 +115,7 @@ fn described(daemon: &LostDaemonView) -> String {
 /// Asks on the terminal; without a terminal this is an error that asks for `--yes`.
 fn confirmed() -> Result<bool, ClientError> {
     if !std::io::stdin().is_terminal() {
-        return Err(ClientError::Address(
-            "the question cannot be asked, as standard input is not a terminal: add --yes to adopt these daemons".to_owned(),
-        ));
+        return Err("the question cannot be asked, as standard input is not a terminal: add --yes to adopt these daemons".into());
     }
     Ok(is_confirmed("Adopt these daemons with their clients? Tenants have to be defined again."))
 }

@@ -18,7 +18,7 @@ use super::server::{CommandResult, block_on, runtime_dir};
 use crate::app::doctor::{self, DaemonReport};
 use crate::client::Client;
 use crate::config::{self, Config};
-use crate::domain::checkup::{CheckVerdict, Checkup};
+use crate::domain::checkup::{Check, CheckVerdict, Checkup};
 use crate::service::daemons::DaemonView;
 
 /// Time within which a manager must report on its daemons.
@@ -88,7 +88,7 @@ pub(super) fn run(args: Doctor) -> CommandResult {
     })?;
     match args.output.format {
         OutputFormat::Name => {
-            for check in checkup.checks.iter().filter(|check| check.status == CheckVerdict::Fail) {
+            for check in checkup.checks.iter().filter(|check| check.outcome.status == CheckVerdict::Fail) {
                 line!("{}", check.id);
             }
         }
@@ -119,7 +119,7 @@ async fn report(config: &Config) -> Option<DaemonReport> {
 }
 
 fn print(checkup: &Checkup) {
-    let width = doctor::CHECKS.iter().map(|id| id.len()).max().unwrap_or_default();
+    let width = doctor::CHECKS.iter().map(|(id, _)| id.len()).max().unwrap_or_default();
     let columns = terminal_width().map(|columns| columns.saturating_sub(STATUS + width + 4));
     let columns = columns.filter(|columns| *columns >= NARROWEST);
     let row = |status: &str, id: &str, text: &str| {
@@ -129,14 +129,14 @@ fn print(checkup: &Checkup) {
             print_cells(&[(status, STATUS), (id.into(), width), (text.into(), 0)]);
         }
     };
-    for check in &checkup.checks {
-        let several = check.findings.iter();
+    for Check { id, outcome } in &checkup.checks {
+        let several = outcome.findings.iter();
         let mut found: Vec<(&str, Option<&str>)> =
             several.map(|finding| (finding.seen.as_str(), Some(finding.remedy.as_str()))).collect();
         if found.is_empty() {
-            found.push((check.seen.as_str(), check.remedy.as_deref()));
+            found.push((outcome.seen.as_str(), outcome.remedy.as_deref()));
         }
-        let mut head = Some((check.status.as_str(), check.id));
+        let mut head = Some((outcome.status.as_str(), *id));
         for (seen, remedy) in found {
             let (status, id) = head.take().unwrap_or_default();
             row(status, id, seen);

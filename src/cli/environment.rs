@@ -69,11 +69,11 @@ pub(super) async fn print(args: &EnvironmentArgs) -> Result<ExitCode, ClientErro
     let view: EnvironmentView =
         args.server.client()?.get(&format!("/api/v1/tenants/{tenant}/environment")).await?;
     // A shell that evaluates the lines would run anything else in them.
-    check_environment(&view.variables, &view.unset).map_err(ClientError::Address)?;
+    check_environment(&view.variables, &view.unset).map_err(ClientError::Caller)?;
     let text = match args.output {
         EnvFormat::Json => return Ok(printed(OutputFormat::Json, &view)),
         EnvFormat::Yaml => return Ok(printed(OutputFormat::Yaml, &view)),
-        output => text(output, tenant, &view).map_err(ClientError::Address)?,
+        output => text(output, tenant, &view).map_err(ClientError::Caller)?,
     };
     let is_for_containers = !matches!(
         args.output,
@@ -134,13 +134,10 @@ fn remark_unresolved(container: &ContainerAccess) {
     }
     let specifications = host::cdi::specifications(&host::cdi::DIRECTORIES.map(PathBuf::from));
     let known = host::cdi::devices(&specifications, cdi::GPU_KIND).unwrap_or_default();
-    let missing = container.gpus.iter().filter(|gpu| !known.contains(gpu.as_str()));
-    let missing: Vec<String> = missing.map(cdi::gpu_device).collect();
-    if !missing.is_empty() {
+    if let Some(missing) = cdi::missing(&known, container.gpus.iter()) {
+        let remedy = host::cdi::GENERATE;
         remark(&format!(
-            "no CDI specification of this host has {}, so an engine will not find it: {}",
-            missing.join(", "),
-            host::cdi::GENERATE
+            "no CDI specification of this host has {missing}, so an engine will not find it: {remedy}"
         ));
     }
 }

@@ -76,10 +76,10 @@ pub(super) fn only_one<'i, T: Display>(
 ) -> Result<&'i T, ClientError> {
     match items {
         [one] => Ok(one),
-        [] => Err(ClientError::Address(none.to_owned())),
+        [] => Err(ClientError::Caller(none.to_owned())),
         all => {
             let all: Vec<String> = all.iter().map(ToString::to_string).collect();
-            Err(ClientError::Address(several.replace("{}", &all.join(", "))))
+            Err(ClientError::Caller(several.replace("{}", &all.join(", "))))
         }
     }
 }
@@ -97,9 +97,9 @@ pub(super) async fn daemon_for(
     for gpu in others {
         let other = daemon_of(client, gpu).await?;
         if other != daemon {
-            return Err(ClientError::Address(format!(
+            return Err(format!(
                 "GPU {first} has daemon {daemon}, GPU {gpu} has daemon {other}, and a tenant has one: name GPUs of one daemon"
-            )));
+            ).into());
         }
     }
     Ok(daemon)
@@ -108,7 +108,7 @@ pub(super) async fn daemon_for(
 async fn daemon_of(client: &Client, gpu: &str) -> Result<DaemonName, ClientError> {
     let view: GpuView = client.get(&format!("/api/v1/gpus/{}", encoded(gpu))).await?;
     view.daemon.ok_or_else(|| {
-        ClientError::Address(format!(
+        ClientError::Caller(format!(
             "GPU {gpu} has no daemon: create one first (mps-manager daemon set NAME --gpu {gpu})"
         ))
     })

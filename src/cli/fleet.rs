@@ -99,7 +99,7 @@ impl FleetArgs {
     ) -> Result<Client, ClientError> {
         let HostAddress(name) = host;
         if name.starts_with('/') || name.starts_with('.') {
-            let trusted = config::trusted_managers().map_err(ClientError::Address)?;
+            let trusted = config::trusted_managers()?;
             return Client::over_socket(&config::socket_in(Path::new(name)), trusted);
         }
         // A token that goes over a network goes over TLS, unless the caller writes http://.
@@ -113,8 +113,7 @@ impl FleetArgs {
         };
         let token = match self.token_files.iter().find(|(host, _)| host == name) {
             Some((_, file)) => {
-                let text = read_text(file)
-                    .map_err(|error| ClientError::Address(format!("{}: {error}", file.display())))?;
+                let text = read_text(file).map_err(|error| format!("{}: {error}", file.display()))?;
                 Some(text.trim().to_owned())
             }
             None => std::env::var("MPS_MANAGER_TOKEN").ok(),
@@ -160,14 +159,14 @@ impl FleetArgs {
     ///
     /// A token file is refused if its host is neither among them nor among those `beside` them.
     pub(super) fn hosts(&self, beside: &[&HostAddress]) -> Result<Vec<FleetHost>, ClientError> {
-        let hosts = self.all().map_err(ClientError::Address)?;
+        let hosts = self.all()?;
         let is_known = |name: &str| {
             hosts.iter().any(|host| host.name() == name) || beside.iter().any(|host| host.0 == name)
         };
         match self.token_files.iter().find(|(host, _)| !is_known(host)) {
-            Some((stray, _)) => Err(ClientError::Address(format!(
+            Some((stray, _)) => Err(format!(
                 "there is a --token-file for {stray}, which is none of the hosts: write the host as given there"
-            ))),
+            ).into()),
             None => Ok(hosts),
         }
     }

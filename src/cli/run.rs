@@ -64,7 +64,7 @@ async fn lease(client: &Client, path: &str, wait: Option<Duration>) -> Result<Le
         let Err(error) = answer else { return answer };
         let Some(wait) = wait.filter(|_| error.may_pass()) else { return Err(error) };
         if began.elapsed() >= wait {
-            return Err(ClientError::Address(given_up(wait, &error)));
+            return Err(given_up(wait, &error).into());
         }
         if !is_announced {
             complain(&format!("waiting: {error}"));

@@ -91,10 +91,10 @@ impl ServerArgs {
     }
 
     pub(super) fn client(&self) -> Result<Client, ClientError> {
-        match self.address().map_err(ClientError::Address)? {
+        match self.address()? {
             CallTarget::Url { url, token, ca_file } => Client::over_url(&url, token, ca_file.as_deref()),
             CallTarget::Socket(directory) => {
-                let trusted = config::trusted_managers().map_err(ClientError::Address)?;
+                let trusted = config::trusted_managers()?;
                 Client::over_socket(&config::socket_in(&directory), trusted)
             }
         }
@@ -183,6 +183,6 @@ mod tests {
     #[test]
     fn declined_question_is_no_error() {
         assert_eq!(exit_code(&ClientError::Declined), DIFFERS);
-        assert_eq!(exit_code(&ClientError::Address("no address".into())), ERROR);
+        assert_eq!(exit_code(&ClientError::Caller("no address".into())), ERROR);
     }
 }

@@ -92,7 +92,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<ExitCode, ClientError> {
 
 /// Shows the host again and again until a signal ends it.
 async fn watch(client: &Client, interval: Duration, format: OutputFormat) -> Result<ExitCode, ClientError> {
-    let failed = |error: std::io::Error| ClientError::Address(format!("signals cannot be handled: {error}"));
+    let failed = |error: std::io::Error| ClientError::Caller(format!("signals cannot be handled: {error}"));
     let (mut terminate, mut hang_up) =
         (signal(SignalKind::terminate()).map_err(failed)?, signal(SignalKind::hangup()).map_err(failed)?);
     let screen = AlternateScreen::enter();

@@ -91,7 +91,7 @@ async fn revoke(call: &CallArgs, token: &str) -> Result<ExitCode, ClientError> {
     let id = match (TokenId::parse(token), TokenName::parse(token)) {
         (Ok(id), _) => id,
         (Err(_), Ok(name)) => active_token(&client, &name).await?,
-        (Err(error), Err(_)) => return Err(ClientError::Address(error.to_string())),
+        (Err(error), Err(_)) => return Err(error.to_string().into()),
     };
     client.delete(&TOKEN.path_of(&id)).await?;
     let answer = json!({ "id": id, "revoked": true });

@@ -33,7 +33,7 @@ pub(super) async fn run(
     let view: TenantView = client.get(&path).await?;
     let (Some(result), effective) = (verification.last, view.status.effective) else {
         let lost = "the tenant was created again meanwhile, so the result is lost: verify again";
-        return Err(ClientError::Address(lost.to_owned()));
+        return Err(lost.into());
     };
     drop(progress);
     if output == OutputFormat::Name {

@@ -201,9 +201,9 @@ async fn read_again(
                 tokio::time::sleep(RETRY).await;
             }
             Err(error @ ClientError::Unreachable { .. }) => {
-                return Err(ClientError::Address(format!(
+                return Err(format!(
                     "{error}\nOperation {id} is resumed when the manager is back: `mps-manager operation wait {id}` waits for it"
-                )));
+                ).into());
             }
             answer => return answer,
         }

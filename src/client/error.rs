@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use reqwest::StatusCode;
 
@@ -46,9 +47,27 @@ pub enum ClientError {
     /// The caller was asked, and declined.
     #[error("nothing was done")]
     Declined,
-    /// The address or an argument is invalid; the text is the whole message.
+    /// The address, or what the client needs for it, is invalid; the text is the whole message.
     #[error("{0}")]
     Address(String),
+    /// The caller cannot go on, because of its arguments, its terminal or what it was answered; the text is the whole message.
+    #[error("{0}")]
+    Caller(String),
+    /// The caller stopped waiting for the answer.
+    #[error("the manager did not answer within {} s", .0.as_secs_f64())]
+    TimedOut(Duration),
+}
+
+impl From<String> for ClientError {
+    fn from(message: String) -> Self {
+        Self::Caller(message)
+    }
+}
+
+impl From<&str> for ClientError {
+    fn from(message: &str) -> Self {
+        Self::Caller(message.to_owned())
+    }
 }
 
 impl ClientError {

@@ -8,7 +8,7 @@ mod tls;
 use std::path::Path;
 
 use reqwest::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH};
-use reqwest::{Method, RequestBuilder, StatusCode};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -77,7 +77,7 @@ impl Client {
 
     /// Sends a GET.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.call(Method::GET, path, None::<&()>).await
+        self.call(self.request(Method::GET, path)).await
     }
 
     /// Reads the first items of a list, page by page.
@@ -102,30 +102,27 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.call(Method::POST, path, Some(body)).await
+        self.call(self.request(Method::POST, path).json(body)).await
     }
 
     /// Sends a DELETE whose answer is empty.
     pub async fn delete(&self, path: &str) -> Result<(), ClientError> {
-        let (status, bytes) = self.send(Method::DELETE, path, None::<&()>).await?;
-        self.refused(status, bytes).map(drop)
+        self.accepted(self.request(Method::DELETE, path)).await.map(drop)
     }
 
     /// Sends a DELETE that is refused if the entity tag has changed.
     pub async fn delete_tagged(&self, path: &str, tag: &str) -> Result<(), ClientError> {
-        let (status, bytes) = self.answer(self.request(Method::DELETE, path).header(IF_MATCH, tag)).await?;
-        self.refused(status, bytes).map(drop)
+        self.accepted(self.request(Method::DELETE, path).header(IF_MATCH, tag)).await.map(drop)
     }
 
     /// Sends a POST whose answer is empty.
     pub async fn post_empty(&self, path: &str) -> Result<(), ClientError> {
-        let (status, bytes) = self.send(Method::POST, path, Some(&serde_json::json!({}))).await?;
-        self.refused(status, bytes).map(drop)
+        self.accepted(self.request(Method::POST, path).json(&serde_json::json!({}))).await.map(drop)
     }
 
     /// Sends a DELETE whose answer has a body, such as an operation.
     pub async fn delete_with_answer<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.call(Method::DELETE, path, None::<&()>).await
+        self.call(self.request(Method::DELETE, path)).await
     }
 
     /// Reads something that may not exist, with its entity tag.
@@ -134,15 +131,12 @@ impl Client {
         path: &str,
     ) -> Result<Option<(T, String)>, ClientError> {
         let response = self.respond(self.request(Method::GET, path)).await?;
-        let status = response.status();
-        if status == StatusCode::NOT_FOUND {
+        if response.status() == StatusCode::NOT_FOUND {
             return Ok(None);
         }
-        let tag = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok()).unwrap_or("*").to_owned();
-        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?.to_vec();
-        let value = serde_json::from_slice(&self.refused(status, bytes)?)
-            .map_err(|error| ClientError::Unreadable(error.to_string()))?;
-        Ok(Some((value, tag)))
+        let response = self.checked(response).await?;
+        let tag = tag(&response).unwrap_or_else(|| "*".to_owned());
+        Ok(Some((self.read(response).await?, tag)))
     }
 
     /// Sends a PUT. It is refused if the resource no longer has this entity tag or, without a tag, if it exists already.
@@ -153,13 +147,11 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
         let request = self.request(Method::PUT, path).json(body);
-        let request = match tag {
+        self.call(match tag {
             Some(tag) => request.header(IF_MATCH, tag),
             None => request.header(IF_NONE_MATCH, "*"),
-        };
-        let (status, bytes) = self.answer(request).await?;
-        serde_json::from_slice(&self.refused(status, bytes)?)
-            .map_err(|error| ClientError::Unreadable(error.to_string()))
+        })
+        .await
     }
 
     /// Sends text that is not JSON.
@@ -169,10 +161,7 @@ impl Client {
         media_type: &str,
         text: String,
     ) -> Result<T, ClientError> {
-        let request = self.request(Method::POST, path).header(CONTENT_TYPE, media_type).body(text);
-        let (status, bytes) = self.answer(request).await?;
-        let bytes = self.refused(status, bytes)?;
-        serde_json::from_slice(&bytes).map_err(|error| ClientError::Unreadable(error.to_string()))
+        self.call(self.request(Method::POST, path).header(CONTENT_TYPE, media_type).body(text)).await
     }
 
     /// Sends a PUT of text that is not JSON, with a condition if an entity tag is given; returns the answer with its status and entity tag.
@@ -187,54 +176,27 @@ impl Client {
         if let Some(tag) = if_match {
             request = request.header(IF_MATCH, tag);
         }
-        let response = self.respond(request).await?;
-        let status = response.status();
-        let tag = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok()).map(str::to_owned);
-        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
-        let bytes = self.refused(status, bytes.to_vec())?;
-        let value =
-            serde_json::from_slice(&bytes).map_err(|error| ClientError::Unreadable(error.to_string()))?;
-        Ok((status, value, tag))
+        let response = self.accepted(request).await?;
+        let (status, tag) = (response.status(), tag(&response));
+        Ok((status, self.read(response).await?, tag))
     }
 
     /// Requests text of this media type.
     pub async fn text(&self, method: Method, path: &str, media_type: &str) -> Result<String, ClientError> {
-        let request = self.request(method, path).header(ACCEPT, media_type);
-        let (status, bytes) = self.answer(request).await?;
-        String::from_utf8(self.refused(status, bytes)?)
-            .map_err(|error| ClientError::Unreadable(error.to_string()))
+        let response = self.accepted(self.request(method, path).header(ACCEPT, media_type)).await?;
+        String::from_utf8(self.body(response).await?).map_err(unreadable)
     }
 
     /// Sends a GET and returns the response whatever its status, since the status is part of the answer.
     pub async fn get_any<T: DeserializeOwned>(&self, path: &str) -> Result<(StatusCode, T), ClientError> {
-        let (status, bytes) = self.send(Method::GET, path, None::<&()>).await?;
-        let value =
-            serde_json::from_slice(&bytes).map_err(|error| ClientError::Unreadable(error.to_string()))?;
-        Ok((status, value))
+        let response = self.respond(self.request(Method::GET, path)).await?;
+        Ok((response.status(), self.read(response).await?))
     }
 
-    async fn call<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&impl Serialize>,
-    ) -> Result<T, ClientError> {
-        let (status, bytes) = self.send(method, path, body).await?;
-        serde_json::from_slice(&self.refused(status, bytes)?)
-            .map_err(|error| ClientError::Unreadable(error.to_string()))
-    }
-
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&impl Serialize>,
-    ) -> Result<(StatusCode, Vec<u8>), ClientError> {
-        let mut request = self.request(method, path);
-        if let Some(body) = body {
-            request = request.json(body);
-        }
-        self.answer(request).await
+    /// Opens a stream of server-sent events.
+    pub async fn stream(&self, path: &str) -> Result<Stream, ClientError> {
+        let request = self.request(Method::GET, path).header(ACCEPT, "text/event-stream");
+        Ok(Stream::new(self.accepted(request).await?, self.target.clone()))
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -245,17 +207,47 @@ impl Client {
         }
     }
 
-    /// Opens a stream of server-sent events.
-    pub async fn stream(&self, path: &str) -> Result<Stream, ClientError> {
-        let request = self.request(Method::GET, path).header(ACCEPT, "text/event-stream");
+    async fn call<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
+        let response = self.accepted(request).await?;
+        self.read(response).await
+    }
+
+    /// Sends a request; returns a successful response, or the refusal as an error.
+    async fn accepted(&self, request: RequestBuilder) -> Result<Response, ClientError> {
         let response = self.respond(request).await?;
+        self.checked(response).await
+    }
+
+    async fn respond(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        let failed = |error: reqwest::Error| self.unreachable(&error);
+        match &self.socket {
+            None => request.send().await.map_err(failed),
+            Some(socket) => socket.send(request.build().map_err(failed)?).await,
+        }
+    }
+
+    /// Returns a successful response, or the refusal as an error.
+    async fn checked(&self, response: Response) -> Result<Response, ClientError> {
         let status = response.status();
         if status.is_success() {
-            return Ok(Stream::new(response, self.target.clone()));
+            return Ok(response);
         }
-        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
-        self.refused(status, bytes.to_vec())?;
-        Err(ClientError::Unreadable(format!("status {status}")))
+        let bytes = self.body(response).await?;
+        if status == StatusCode::UNAUTHORIZED && self.socket.is_none() && self.token.is_none() {
+            return Err(ClientError::NoToken { target: self.target.clone() });
+        }
+        Err(match serde_json::from_slice(&bytes) {
+            Ok(problem) => ClientError::Refused(Box::new(problem)),
+            Err(_) => ClientError::Unreadable(format!("status {status}")),
+        })
+    }
+
+    async fn body(&self, response: Response) -> Result<Vec<u8>, ClientError> {
+        Ok(response.bytes().await.map_err(|error| self.unreachable(&error))?.to_vec())
+    }
+
+    async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T, ClientError> {
+        serde_json::from_slice(&self.body(response).await?).map_err(unreadable)
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> ClientError {
@@ -267,35 +259,15 @@ impl Client {
         }
         ClientError::Unreachable { target: self.target.clone(), detail }
     }
+}
 
-    async fn answer(&self, request: RequestBuilder) -> Result<(StatusCode, Vec<u8>), ClientError> {
-        let response = self.respond(request).await?;
-        let status = response.status();
-        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
-        Ok((status, bytes.to_vec()))
-    }
+/// Returns the entity tag of an answer.
+fn tag(response: &Response) -> Option<String> {
+    Some(response.headers().get(ETAG)?.to_str().ok()?.to_owned())
+}
 
-    /// Returns the body of a successful response, or the error of a refusal.
-    fn refused(&self, status: StatusCode, bytes: Vec<u8>) -> Result<Vec<u8>, ClientError> {
-        if status.is_success() {
-            return Ok(bytes);
-        }
-        if status == StatusCode::UNAUTHORIZED && self.socket.is_none() && self.token.is_none() {
-            return Err(ClientError::NoToken { target: self.target.clone() });
-        }
-        match serde_json::from_slice(&bytes) {
-            Ok(problem) => Err(ClientError::Refused(Box::new(problem))),
-            Err(_) => Err(ClientError::Unreadable(format!("status {status}"))),
-        }
-    }
-
-    async fn respond(&self, request: RequestBuilder) -> Result<reqwest::Response, ClientError> {
-        let failed = |error: reqwest::Error| self.unreachable(&error);
-        match &self.socket {
-            None => request.send().await.map_err(failed),
-            Some(socket) => socket.send(request.build().map_err(failed)?).await,
-        }
-    }
+fn unreadable(error: impl std::fmt::Display) -> ClientError {
+    ClientError::Unreadable(error.to_string())
 }
 
 /// Returns the reason for which a call failed: reqwest's message names only the URL, and the reason is in its innermost source.

@@ -27,11 +27,6 @@ pub enum Role {
 
 api_words!(Role: Viewer "viewer", Operator "operator", Admin "admin");
 
-impl Role {
-    /// Every role, the least first.
-    pub const ALL: [Self; 3] = [Self::Viewer, Self::Operator, Self::Admin];
-}
-
 /// Grant of an actor: a role on the host, or one tenant.
 ///
 /// As text it is `viewer`, `operator`, `admin`, or `tenant:NAME`.

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::count::joined;
+
 /// Verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -27,11 +29,9 @@ pub struct CheckFinding {
     pub remedy: String,
 }
 
-/// One check.
+/// Outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
-    /// Its name, which stays.
-    pub id: &'static str,
+pub struct CheckOutcome {
     /// Its verdict.
     pub status: CheckVerdict,
     /// Observation, or the reason why it was skipped.
@@ -42,52 +42,70 @@ pub struct Check {
     pub findings: Vec<CheckFinding>,
 }
 
-impl Check {
-    /// Builds a check that passed.
-    pub fn ok(id: &'static str, seen: impl Into<String>) -> Self {
-        Self { id, status: CheckVerdict::Ok, seen: seen.into(), remedy: None, findings: Vec::new() }
-    }
+/// Observation of a check that passed, or any other outcome, so that a check ends at the first one by `?`.
+pub type Judgement = Result<String, CheckOutcome>;
 
-    /// Builds a check of `count` things that passed; with none of them it is skipped, for the reason `none`.
-    pub fn ok_of(id: &'static str, count: usize, none: &str, seen: impl Into<String>) -> Self {
-        if count == 0 { Self::skipped(id, none) } else { Self::ok(id, seen) }
-    }
-
-    /// Builds a check that was skipped, with the reason.
-    pub fn skipped(id: &'static str, why: impl Into<String>) -> Self {
-        Self { id, status: CheckVerdict::Skipped, seen: why.into(), remedy: None, findings: Vec::new() }
-    }
-
-    /// Builds a check that warns.
-    pub fn warn(id: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            id,
-            status: CheckVerdict::Warn,
-            seen: seen.into(),
-            remedy: Some(remedy.into()),
-            findings: Vec::new(),
+impl From<Judgement> for CheckOutcome {
+    fn from(judgement: Judgement) -> Self {
+        match judgement {
+            Ok(seen) => Self { status: CheckVerdict::Ok, seen, remedy: None, findings: Vec::new() },
+            Err(outcome) => outcome,
         }
     }
+}
 
-    /// Builds a check that failed.
-    pub fn fail(id: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            id,
-            status: CheckVerdict::Fail,
-            seen: seen.into(),
-            remedy: Some(remedy.into()),
-            findings: Vec::new(),
-        }
-    }
+/// Returns the observation of a check that passed.
+pub fn ok(seen: impl Into<String>) -> Judgement {
+    Ok(seen.into())
+}
 
-    /// Builds a check from several findings, each with its remedy.
-    pub fn each(id: &'static str, status: CheckVerdict, findings: Vec<CheckFinding>) -> Self {
-        let seen: Vec<&str> = findings.iter().map(|finding| finding.seen.as_str()).collect();
-        let mut remedies: Vec<&str> = findings.iter().map(|finding| finding.remedy.as_str()).collect();
-        remedies.dedup();
-        let (seen, remedy) = (seen.join("; "), remedies.join("; "));
-        Self { id, status, seen, remedy: Some(remedy), findings }
+/// Skips a check, with the reason.
+pub fn skipped<T>(why: impl Into<String>) -> Result<T, CheckOutcome> {
+    outcome(CheckVerdict::Skipped, why, None)
+}
+
+/// Ends a check with a warning.
+pub fn warn<T>(seen: impl Into<String>, remedy: impl Into<String>) -> Result<T, CheckOutcome> {
+    outcome(CheckVerdict::Warn, seen, Some(remedy.into()))
+}
+
+/// Ends a check as failed.
+pub fn fail<T>(seen: impl Into<String>, remedy: impl Into<String>) -> Result<T, CheckOutcome> {
+    outcome(CheckVerdict::Fail, seen, Some(remedy.into()))
+}
+
+/// Ends a check with this verdict if there is any finding.
+pub fn each(
+    status: CheckVerdict,
+    findings: impl IntoIterator<Item = CheckFinding>,
+) -> Result<(), CheckOutcome> {
+    let findings: Vec<CheckFinding> = findings.into_iter().collect();
+    if findings.is_empty() {
+        return Ok(());
     }
+    let mut remedies: Vec<&str> = findings.iter().map(|finding| finding.remedy.as_str()).collect();
+    remedies.dedup();
+    let seen = joined(findings.iter().map(|finding| &finding.seen), "; ");
+    let remedy = Some(remedies.join("; "));
+    Err(CheckOutcome { status, seen, remedy, findings })
+}
+
+fn outcome<T>(
+    status: CheckVerdict,
+    seen: impl Into<String>,
+    remedy: Option<String>,
+) -> Result<T, CheckOutcome> {
+    Err(CheckOutcome { status, seen: seen.into(), remedy, findings: Vec::new() })
+}
+
+/// One check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// Its name, which stays.
+    pub id: &'static str,
+    /// Its outcome.
+    #[serde(flatten)]
+    pub outcome: CheckOutcome,
 }
 
 /// All checks of a host.
@@ -104,11 +122,11 @@ pub struct Checkup {
 impl Checkup {
     /// Returns the number of checks with this verdict.
     pub fn count(&self, verdict: CheckVerdict) -> usize {
-        self.checks.iter().filter(|check| check.status == verdict).count()
+        self.checks.iter().filter(|check| check.outcome.status == verdict).count()
     }
 
     /// Returns true if no check warns or fails.
     pub fn is_well(&self) -> bool {
-        self.checks.iter().all(|check| check.status <= CheckVerdict::Skipped)
+        self.checks.iter().all(|check| check.outcome.status <= CheckVerdict::Skipped)
     }
 }

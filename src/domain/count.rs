@@ -16,6 +16,12 @@ pub fn enumerated(names: &[impl AsRef<str>]) -> String {
     }
 }
 
+/// Joins items, each in words, with a separator.
+pub fn joined(items: impl IntoIterator<Item = impl std::fmt::Display>, separator: &str) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    items.join(separator)
+}
+
 /// Most items that a text names.
 const NAMED: usize = 4;
 

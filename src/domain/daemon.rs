@@ -245,6 +245,11 @@ pub enum Phase {
     Absent,
 }
 
+api_words!(Phase:
+    Unknown "unknown", Starting "starting", Applying "applying", Ready "ready", Wedged "wedged", BackOff "back_off",
+    CrashLoop "crash_loop", Stopping "stopping", Stopped "stopped", Blocked "blocked", Observed "observed", Absent "absent",
+);
+
 /// Observed state of a daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DaemonStatus {

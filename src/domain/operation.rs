@@ -193,9 +193,6 @@ api_words!(OperationState:
 );
 
 impl OperationState {
-    /// All states, in the order in which an operation can come to them.
-    pub const ALL: [Self; 5] = [Self::Pending, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
-
     /// Parses the word of a state.
     pub fn parse(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|state| state.as_str() == text);

@@ -39,6 +39,11 @@ impl NvmlInventory {
         }
     }
 
+    fn device(&self, gpu: &GpuUuid) -> Result<Device<'_>, InventoryError> {
+        let device = self.nvml.device_by_uuid(gpu.as_str());
+        device.map_err(refused("nvmlDeviceGetHandleByUUID", Some(gpu)))
+    }
+
     /// Describes the GPU at NVML's `position`, which is in PCI order. An error concerns this GPU only: the others are still listed.
     fn describe(&self, position: u32) -> Result<(PciAddress, Gpu), InventoryError> {
         let device =
@@ -129,10 +134,7 @@ impl Inventory for NvmlInventory {
     }
 
     fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
-        let device = self
-            .nvml
-            .device_by_uuid(gpu.as_str())
-            .map_err(refused("nvmlDeviceGetHandleByUUID", Some(gpu)))?;
+        let device = self.device(gpu)?;
         // A client is on both lists, so one that comes or goes while they are read must not look like a process
         // outside MPS: the MPS list is read before and after.
         let read_mps = || {
@@ -152,10 +154,7 @@ impl Inventory for NvmlInventory {
     }
 
     fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError> {
-        let mut device = self
-            .nvml
-            .device_by_uuid(gpu.as_str())
-            .map_err(refused("nvmlDeviceGetHandleByUUID", Some(gpu)))?;
+        let mut device = self.device(gpu)?;
         let mode = match mode {
             ComputeMode::Default => NvmlComputeMode::Default,
             ComputeMode::ExclusiveProcess => NvmlComputeMode::ExclusiveProcess,
@@ -167,11 +166,7 @@ impl Inventory for NvmlInventory {
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
         gpus.iter()
             .map(|gpu| {
-                let device = self
-                    .nvml
-                    .device_by_uuid(gpu.as_str())
-                    .map_err(refused("nvmlDeviceGetHandleByUUID", Some(gpu)))?;
-                let minor = optional(device.minor_number(), "nvmlDeviceGetMinorNumber", gpu)?;
+                let minor = optional(self.device(gpu)?.minor_number(), "nvmlDeviceGetMinorNumber", gpu)?;
                 let not_reported =
                     || InventoryError::NotReported { what: "the device file", gpu: gpu.clone() };
                 let minor = minor.ok_or_else(not_reported)?;

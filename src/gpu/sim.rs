@@ -93,12 +93,8 @@ impl SimInventory {
     fn compute_mode(&self, gpu: &GpuUuid) -> Result<ComputeMode, InventoryError> {
         let path = self.gpu_dir(gpu).join("compute_mode");
         let text = fs::read_to_string(&path).map_err(|error| unreadable(&path, error))?;
-        match text.trim() {
-            "default" => Ok(ComputeMode::Default),
-            "exclusive_process" => Ok(ComputeMode::ExclusiveProcess),
-            "prohibited" => Ok(ComputeMode::Prohibited),
-            other => Err(unreadable(&path, format!("{other:?} is not a compute mode"))),
-        }
+        let known = ComputeMode::ALL.into_iter().find(|mode| mode.as_str() == text.trim());
+        known.ok_or_else(|| unreadable(&path, format!("{:?} is not a compute mode", text.trim())))
     }
 
     /// Returns true if a file of that name lies in the GPU's directory: tests take a GPU out, or switch its mode, by such a file.
@@ -194,14 +190,9 @@ impl Inventory for SimInventory {
         if !self.read_world()?.gpus.iter().any(|known| known.uuid == *gpu) {
             return Err(InventoryError::UnknownGpu(gpu.clone()));
         }
-        let word = match mode {
-            ComputeMode::Default => "default\n",
-            ComputeMode::ExclusiveProcess => "exclusive_process\n",
-            ComputeMode::Prohibited => "prohibited\n",
-        };
         let path = self.gpu_dir(gpu).join("compute_mode");
         let draft = path.with_extension(format!("set-{}", std::process::id()));
-        fs::write(&draft, word).map_err(|error| unreadable(&draft, error))?;
+        fs::write(&draft, format!("{}\n", mode.as_str())).map_err(|error| unreadable(&draft, error))?;
         fs::rename(&draft, &path).map_err(|error| unreadable(&path, error))
     }
 

@@ -44,6 +44,13 @@ fn key(file: &Metadata) -> Key {
     }
 }
 
+/// Returns the bytes that this user may still write at a path; some blocks are reserved for root.
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    let disk = rustix::fs::statvfs(path)?;
+    let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
+    Ok(blocks.saturating_mul(disk.f_frsize))
+}
+
 /// Searches every process for these files.
 pub fn opened(files: &[PathBuf]) -> Search {
     let mut search = Search::default();

@@ -136,9 +136,9 @@ async fn write(
         return client.put(&path, None, &spec).await;
     };
     if DeviceClaim::of_labels(&tenant.spec.labels) != Some(requested.claim()) {
-        return Err(ClientError::Address(format!(
+        return Err(format!(
             "there is a tenant {name} already, which was not made for these devices: delete it (mps-manager tenant delete {name})"
-        )));
+        ).into());
     }
     client.put(&path, Some(&tag), &spec).await
 }

@@ -185,9 +185,8 @@ pub(super) fn deletion(name: &TenantName) -> String {
 pub(super) async fn answered<T>(
     request: impl Future<Output = Result<T, ClientError>>,
 ) -> Result<T, ClientError> {
-    let seconds = MANAGER_ANSWERS_WITHIN.as_secs();
-    let late = || ClientError::Address(format!("the manager did not answer within {seconds} s"));
-    timeout(MANAGER_ANSWERS_WITHIN, request).await.unwrap_or_else(|_| Err(late()))
+    let late = |_| Err(ClientError::TimedOut(MANAGER_ANSWERS_WITHIN));
+    timeout(MANAGER_ANSWERS_WITHIN, request).await.unwrap_or_else(late)
 }
 
 pub(super) fn millis(duration: Duration) -> i64 {

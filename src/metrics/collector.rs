@@ -6,7 +6,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 
-use super::families::{Families, number, seconds, truth};
+use super::families::{Families, length, number, seconds, truth};
 use super::snapshot::MetricsSnapshot;
 use super::{daemons, tenants};
 use crate::domain::incident::IncidentKind;
@@ -26,25 +26,21 @@ impl MetricsSnapshot {
         families.gauges(
             "build_info",
             "Always 1, with the version of the manager",
-            None,
             [([("version", version)], 1.0)],
         )?;
-        families.gauges::<0>(
+        families.gauge(
             "read_only",
             "1 while nothing is managed, as the database belongs to another machine or the driver is waited for",
-            None,
-            [([], truth(self.read_only))],
+            truth(self.read_only),
         )?;
-        families.gauges::<0>(
+        families.gauge(
             "maintenance",
             "1 while the host is in maintenance, or on its way there or back",
-            None,
-            [([], truth(self.committed.maintenance))],
+            truth(self.committed.maintenance),
         )?;
         families.gauges(
             "operations_unfinished",
             "Operations that have not ended, by state (pending, running)",
-            None,
             self.committed
                 .unfinished
                 .iter()
@@ -53,49 +49,45 @@ impl MetricsSnapshot {
         families.gauges(
             "incidents_open",
             "Incidents that have not ended, by kind and severity",
-            None,
             IncidentKind::ALL.iter().map(|kind| {
                 let labels =
                     [("kind", kind.as_str().to_owned()), ("severity", kind.severity().as_str().to_owned())];
                 (labels, number(self.committed.open_incidents.get(kind).copied().unwrap_or(0)))
             }),
         )?;
-        families.gauges::<0>(
+        families.gauge(
             "store_queue_length",
             "Changes that wait for the database's writer",
-            None,
-            [([], number(u64::try_from(self.queue).unwrap_or(u64::MAX)))],
+            length(self.queue),
         )?;
-        families.gauges::<0>(
+        families.gauge_in(
+            Unit::Bytes,
             "store_file_size",
             "Size of the database, its log not included",
-            Some(&Unit::Bytes),
-            [([], number(self.committed.database_bytes))],
+            number(self.committed.database_bytes),
         )?;
-        families.gauges::<0>(
+        families.gauge_in(
+            Unit::Seconds,
             "store_read_timestamp",
             "When what is configured was read for these metrics, as Unix time; it is read after each commit, and each half minute",
-            Some(&Unit::Seconds),
-            [([], seconds(self.committed.read_at))],
+            seconds(self.committed.read_at),
         )?;
         let tls = self.listening.tls.as_ref();
-        families.gauges::<0>(
+        families.gauge_in(
+            Unit::Seconds,
             "tls_certificate_expiry_timestamp",
             "When the certificate that is served expires, as Unix time; absent without TLS",
-            Some(&Unit::Seconds),
-            tls.map(|tls| ([], seconds(tls.not_after))),
+            tls.map(|tls| seconds(tls.not_after)),
         )?;
-        families.gauges::<0>(
+        families.gauge(
             "tls_certificate_reload_failed",
             "1 while the certificate's files cannot be used, and the one from before is served; absent without TLS",
-            None,
-            tls.map(|tls| ([], truth(tls.reload_error.is_some()))),
+            tls.map(|tls| truth(tls.reload_error.is_some())),
         )?;
-        families.gauges::<0>(
+        families.gauge(
             "listening_insecure",
             "1 while callers beyond this host are served without TLS",
-            None,
-            [([], truth(self.listening.insecure))],
+            truth(self.listening.insecure),
         )
     }
 }

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::metrics::histogram::Histogram;
 
+use crate::domain::api_words;
+
 /// Upper bounds of the time of a command, in seconds: a daemon alone takes 1 to 2 ms, and the deadline is 5 s by default.
 const SECONDS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
@@ -25,16 +27,9 @@ pub enum Failed {
     NotSent,
 }
 
-impl Failed {
-    const ALL: [(Self, &'static str); 6] = [
-        (Self::NoDaemon, "no_daemon"),
-        (Self::Busy, "busy"),
-        (Self::Unresponsive, "unresponsive"),
-        (Self::Unknown, "unknown"),
-        (Self::Refused, "refused"),
-        (Self::NotSent, "not_sent"),
-    ];
-}
+api_words!(Failed:
+    NoDaemon "no_daemon", Busy "busy", Unresponsive "unresponsive", Unknown "unknown", Refused "refused", NotSent "not_sent",
+);
 
 /// Commands to one daemon.
 #[derive(Debug)]
@@ -57,7 +52,7 @@ impl Commands {
 
     /// Counts a command that was not answered.
     pub fn failed(&self, why: Failed) {
-        if let Some(index) = Failed::ALL.iter().position(|(known, _)| *known == why) {
+        if let Some(index) = Failed::ALL.iter().position(|known| *known == why) {
             self.failed[index].fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -69,6 +64,6 @@ impl Commands {
 
     /// Returns the number of commands that were not answered, by reason.
     pub(super) fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        Failed::ALL.iter().zip(&self.failed).map(|((_, name), count)| (*name, count.load(Ordering::Relaxed)))
+        Failed::ALL.iter().zip(&self.failed).map(|(why, count)| (why.as_str(), count.load(Ordering::Relaxed)))
     }
 }

@@ -4,27 +4,12 @@ use std::fmt;
 
 use prometheus_client::registry::Unit;
 
-use super::families::{Families, Labels, number, seconds, truth};
+use super::families::{Families, Labels, length, number, seconds, truth};
 use super::snapshot::{MetricsSnapshot, ObservedDaemon};
 use crate::domain::PartitionId;
 use crate::domain::daemon::{Phase, ServerStatus};
 use crate::domain::partitions::{GpuPartitions, ListedPartition};
 
-/// Every phase with its name in the API.
-const PHASES: [(Phase, &str); 12] = [
-    (Phase::Unknown, "unknown"),
-    (Phase::Starting, "starting"),
-    (Phase::Applying, "applying"),
-    (Phase::Ready, "ready"),
-    (Phase::Wedged, "wedged"),
-    (Phase::BackOff, "back_off"),
-    (Phase::CrashLoop, "crash_loop"),
-    (Phase::Stopping, "stopping"),
-    (Phase::Stopped, "stopped"),
-    (Phase::Blocked, "blocked"),
-    (Phase::Observed, "observed"),
-    (Phase::Absent, "absent"),
-];
 /// The states of a server that MPS names; any other state is `other`.
 const SERVER_STATES: [ServerStatus; 3] =
     [ServerStatus::Active, ServerStatus::Initializing, ServerStatus::Fault];
@@ -41,43 +26,38 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
     families.gauges(
         "daemon_up",
         "1 while the control daemon has a process, by /proc",
-        None,
         each().map(|seen| (of(seen), truth(seen.status.pid.is_some()))),
     )?;
     families.gauges(
         "daemon_phase",
         "1 for the phase that the daemon is in, 0 for the others",
-        None,
         each().flat_map(|seen| {
-            PHASES.iter().map(move |(phase, name)| {
-                let labels = [("daemon", seen.name.clone()), ("phase", (*name).to_owned())];
-                (labels, truth(seen.status.phase == *phase))
+            Phase::ALL.into_iter().map(move |phase| {
+                let labels = [("daemon", seen.name.clone()), ("phase", phase.as_str().to_owned())];
+                (labels, truth(seen.status.phase == phase))
             })
         }),
     )?;
     families.gauges(
         "daemon_generation",
         "The desired generation of the daemon's settings",
-        None,
         each().map(|seen| (of(seen), number(seen.generation.unsigned_abs()))),
     )?;
     families.gauges(
         "daemon_observed_generation",
         "The generation of the daemon's settings that was read back last",
-        None,
         each().map(|seen| (of(seen), number(seen.status.observed_generation.unsigned_abs()))),
     )?;
-    families.gauges(
+    families.gauges_in(
+        Unit::Seconds,
         "daemon_read_timestamp",
         "When the daemon was read last, as Unix time; absent before it was",
-        Some(&Unit::Seconds),
         each().filter_map(|seen| Some((of(seen), seconds(seen.status.effective.as_ref()?.observed_at)))),
     )?;
     counts(snapshot, families)?;
     families.gauges(
         "daemon_drift",
         "1 while settings or partitions differ because someone else changed them",
-        None,
         each().map(|seen| {
             let layout = seen.status.layout.as_ref().is_some_and(|layout| !layout.drift.is_empty());
             (of(seen), truth(seen.status.drift.present || layout))
@@ -86,17 +66,13 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
     families.gauges(
         "servers",
         "MPS servers of the daemon by the status that get_server_status gives (ACTIVE, INITIALIZING, FAULT, other)",
-        None,
         each().flat_map(servers),
     )?;
     families.gauges(
         "clients_waiting",
         "Processes that wait until the clients of another user are gone, by control.log",
-        None,
-        each().map(|seen| {
-            let waiting: usize = seen.status.queue.iter().map(|queue| queue.waiting.len()).sum();
-            (of(seen), number(u64::try_from(waiting).unwrap_or(u64::MAX)))
-        }),
+        each()
+            .map(|seen| (of(seen), length(seen.status.queue.iter().map(|queue| queue.waiting.len()).sum()))),
     )?;
     gpus(snapshot, families)?;
     partitions(snapshot, families)
@@ -105,36 +81,32 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
 /// Writes the counters of each daemon since the manager started.
 fn counts(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result {
     let each = || snapshot.seen.iter();
-    families.counters(
-        "daemon_starts",
-        "Control processes that the daemon has had since the manager started",
-        each().map(|seen| (of(seen), seen.status.incarnation)),
-    )?;
-    families.counters(
+    let mut count = |name, help, value: fn(&ObservedDaemon) -> u64| {
+        families.counters(name, help, each().map(|seen| (of(seen), value(seen))))
+    };
+    count("daemon_starts", "Control processes that the daemon has had since the manager started", |seen| {
+        seen.status.incarnation
+    })?;
+    count(
         "daemon_deaths",
         "Times that the control process was found dead without having been stopped",
-        each().map(|seen| (of(seen), seen.status.deaths)),
+        |seen| seen.status.deaths,
     )?;
-    families.counters(
-        "daemon_looks",
-        "Times that the daemon was read, or was to be",
-        each().map(|seen| (of(seen), seen.status.sessions.polls)),
-    )?;
-    families.counters(
-        "daemon_looks_failed",
-        "Times that the daemon could not be read",
-        each().map(|seen| (of(seen), seen.status.sessions.failed)),
-    )?;
-    families.counters(
-        "control_processes",
-        "Runs of nvidia-cuda-mps-control against the daemon",
-        each().map(|seen| (of(seen), seen.status.sessions.control_processes)),
-    )?;
-    families.counters(
+    count("daemon_looks", "Times that the daemon was read, or was to be", |seen| seen.status.sessions.polls)?;
+    count("daemon_looks_failed", "Times that the daemon could not be read", |seen| {
+        seen.status.sessions.failed
+    })?;
+    count("control_processes", "Runs of nvidia-cuda-mps-control against the daemon", |seen| {
+        seen.status.sessions.control_processes
+    })?;
+    count(
         "control_processes_turned_away",
         "Those of them that the daemon turned away for another caller",
-        each().map(|seen| (of(seen), seen.status.sessions.retried)),
+        |seen| seen.status.sessions.retried,
     )?;
+    count("daemon_drifts", "Times that settings were found changed by someone else", |seen| {
+        seen.status.drift.count
+    })?;
     families.histograms(
         "control_command_duration",
         "Time from a command to its reply, with the time until the daemon accepted it",
@@ -148,19 +120,13 @@ fn counts(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Resul
                 ([("daemon", seen.name.clone()), ("kind", kind.to_owned())], count)
             })
         }),
-    )?;
-    families.counters(
-        "daemon_drifts",
-        "Times that settings were found changed by someone else",
-        each().map(|seen| (of(seen), seen.status.drift.count)),
     )
 }
 
 fn servers(seen: &ObservedDaemon) -> impl Iterator<Item = (Labels<2>, f64)> + '_ {
     let servers = seen.status.effective.as_ref().map_or(&[][..], |effective| &effective.servers);
     let count = |wanted: &dyn Fn(&ServerStatus) -> bool| {
-        let of_it = servers.iter().filter(|server| wanted(&server.status)).count();
-        number(u64::try_from(of_it).unwrap_or(u64::MAX))
+        length(servers.iter().filter(|server| wanted(&server.status)).count())
     };
     let mut all: Vec<(String, f64)> =
         SERVER_STATES.iter().map(|state| (state.to_string(), count(&|status| status == state))).collect();
@@ -172,17 +138,16 @@ fn gpus(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result 
     families.gauges(
         "gpu_info",
         "Always 1, with the product name of a GPU that a daemon holds, as it was seen last",
-        None,
         snapshot
             .committed
             .gpus
             .iter()
             .map(|gpu| ([("gpu", gpu.uuid.to_string()), ("name", gpu.name.clone())], 1.0)),
     )?;
-    families.gauges(
+    families.gauges_in(
+        Unit::Bytes,
         "gpu_memory_total",
         "Memory of the whole GPU, as last reported by the driver; absent where it does not report it",
-        Some(&Unit::Bytes),
         snapshot
             .committed
             .gpus
@@ -192,7 +157,6 @@ fn gpus(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result 
     families.gauges(
         "gpu_missing",
         "1 while the driver does not list a GPU that the daemon holds; absent before its first list",
-        None,
         snapshot.present.iter().flat_map(|present| {
             snapshot.committed.daemons.iter().flat_map(move |daemon| {
                 daemon.spec.gpus.iter().map(move |gpu| {
@@ -231,7 +195,7 @@ fn partitions(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::R
     ];
     for (name, help, value) in all {
         let samples = listed(snapshot).map(|(seen, gpu)| (on(seen, gpu), f64::from(value(gpu))));
-        families.gauges(name, help, None, samples)?;
+        families.gauges(name, help, samples)?;
     }
     // A partition that no layout names has its ID as its name.
     let named = |seen: &ObservedDaemon, id: &PartitionId| {
@@ -251,20 +215,13 @@ fn partitions(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::R
     families.gauges(
         "partition_chunks",
         "Chunks of a partition, by lspart",
-        None,
         each(|partition| partition.chunks),
     )?;
-    families.gauges(
-        "partition_sms",
-        "SMs of a partition, by lspart",
-        None,
-        each(|partition| partition.sms),
-    )?;
+    families.gauges("partition_sms", "SMs of a partition, by lspart", each(|partition| partition.sms))?;
     let clients = each(|partition| u32::try_from(partition.clients.len()).unwrap_or(u32::MAX));
     families.gauges(
         "partition_clients",
         "Connected clients that named the partition in the environment they were started with, by /proc",
-        None,
         clients,
     )
 }

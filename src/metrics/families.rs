@@ -25,10 +25,22 @@ impl<'e> Families<'e> {
         &mut self,
         name: &str,
         help: &str,
-        unit: Option<&Unit>,
         samples: impl IntoIterator<Item = (Labels<N>, f64)>,
     ) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, &format!("{help}."), unit, MetricType::Gauge)?;
+        self.gauges_in(None, name, help, samples)
+    }
+
+    /// Values in bytes or seconds, which the name gets as its end.
+    pub(super) fn gauges_in<const N: usize>(
+        &mut self,
+        unit: impl Into<Option<Unit>>,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels<N>, f64)>,
+    ) -> fmt::Result {
+        let unit = unit.into();
+        let help = format!("{help}.");
+        let mut family = self.0.encode_descriptor(name, &help, unit.as_ref(), MetricType::Gauge)?;
         for (labels, value) in samples {
             let gauge = ConstGauge::new(value);
             match N {
@@ -38,6 +50,22 @@ impl<'e> Families<'e> {
             }
         }
         Ok(())
+    }
+
+    /// One value without labels, if there is any.
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl Into<Option<f64>>) -> fmt::Result {
+        self.gauges::<0>(name, help, value.into().map(|value| ([], value)))
+    }
+
+    /// One value in bytes or seconds, if there is any.
+    pub(super) fn gauge_in(
+        &mut self,
+        unit: Unit,
+        name: &str,
+        help: &str,
+        value: impl Into<Option<f64>>,
+    ) -> fmt::Result {
+        self.gauges_in::<0>(unit, name, help, value.into().map(|value| ([], value)))
     }
 
     /// Values that only go up; `_total` is added to the name.
@@ -85,6 +113,11 @@ impl<'e> Families<'e> {
 #[allow(clippy::cast_precision_loss, reason = "counts of processes, chunks and bytes of one host")]
 pub(super) fn number(value: u64) -> f64 {
     value as f64
+}
+
+/// The length of a list.
+pub(super) fn length(count: usize) -> f64 {
+    number(u64::try_from(count).unwrap_or(u64::MAX))
 }
 
 /// A time in seconds, of one in milliseconds.

@@ -8,7 +8,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 
-use super::families::{Families, number};
+use super::families::{Families, length, number};
 
 /// The manager's own process.
 #[derive(Debug)]
@@ -20,33 +20,35 @@ impl Collector for Process {
         let Ok(stat) = process.stat() else { return Ok(()) };
         let ticks = number(procfs::ticks_per_second());
         let started = procfs::boot_time_secs().ok().map(|boot| number(boot) + number(stat.starttime) / ticks);
-        let files = process.fd_count().ok().map(|count| number(u64::try_from(count).unwrap_or(u64::MAX)));
+        let files = process.fd_count().ok().map(length);
         let most = match process.limits().ok().map(|limits| limits.max_open_files.soft_limit) {
             Some(procfs::process::LimitValue::Value(most)) => Some(number(most)),
             _ => None,
         };
         let mut families = Families::new(encoder);
-        let mut one = |name, help, unit: Option<&Unit>, value: Option<f64>| {
-            families.gauges::<0>(name, help, unit, value.map(|value| ([], value)))
-        };
-        let bytes = Some(&Unit::Bytes);
-        one(
+        let (resident, virtual_memory) = (number(stat.rss_bytes().get()), number(stat.vsize));
+        let threads = u64::try_from(stat.num_threads).ok().map(number);
+        families.gauge_in(
+            Unit::Bytes,
             "process_resident_memory",
             "Memory that the manager has in RAM, by /proc",
-            bytes,
-            Some(number(stat.rss_bytes().get())),
+            resident,
         )?;
-        one(
+        families.gauge_in(
+            Unit::Bytes,
             "process_virtual_memory",
             "Memory that the manager has mapped, by /proc",
-            bytes,
-            Some(number(stat.vsize)),
+            virtual_memory,
         )?;
-        one("process_start_time", "When the manager started, as Unix time", Some(&Unit::Seconds), started)?;
-        one("process_open_fds", "File descriptors that the manager has open", None, files)?;
-        one("process_max_fds", "File descriptors that the manager may have open", None, most)?;
-        let threads = u64::try_from(stat.num_threads).ok().map(number);
-        one("process_threads", "Threads of the manager", None, threads)?;
+        families.gauge_in(
+            Unit::Seconds,
+            "process_start_time",
+            "When the manager started, as Unix time",
+            started,
+        )?;
+        families.gauge("process_open_fds", "File descriptors that the manager has open", files)?;
+        families.gauge("process_max_fds", "File descriptors that the manager may have open", most)?;
+        families.gauge("process_threads", "Threads of the manager", threads)?;
         let cpu = number(stat.utime + stat.stime) / ticks;
         families.seconds_total("process_cpu", "Time that the manager has spent on a core", cpu)
     }

@@ -74,34 +74,29 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
     families.gauges(
         "tenant_clients",
         "Processes of the tenant that its daemon's ps lists",
-        None,
         tenants()
             .map(|tenant| (labels(tenant), number(tally.clients.get(&tenant.name).copied().unwrap_or(0)))),
     )?;
     families.gauges(
         "tenant_waiting_processes",
         "Processes of the tenant that wait for its daemon to be back",
-        None,
         tenants()
             .map(|tenant| (labels(tenant), number(snapshot.waiting.get(&tenant.name).copied().unwrap_or(0)))),
     )?;
     families.gauges(
         "tenant_queued_processes",
         "Processes of the tenant that wait for a slot, as mps-manager run --wait does",
-        None,
         tenants()
             .map(|tenant| (labels(tenant), number(snapshot.queued.get(&tenant.name).copied().unwrap_or(0)))),
     )?;
     families.gauges(
         "tenant_clients_limit",
         "Processes of the tenant that may be connected at once; missing where it states none",
-        None,
         tenants().filter_map(|tenant| Some((labels(tenant), f64::from(tenant.spec.max_clients?)))),
     )?;
     families.gauges(
         "tenant_info",
         "What the tenant was made for, as its labels say: always 1",
-        None,
         tenants().filter_map(|tenant| {
             let ([daemon, name], [namespace, pod, container, job, user]) =
                 (labels(tenant), Workload::of(&tenant.spec.labels)?.metric_labels());
@@ -111,17 +106,16 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
     families.gauges(
         "clients_unattributed",
         "Processes that the daemon's ps lists and that are no tenant's",
-        None,
         tally.unattributed.iter().map(|(daemon, count)| ([("daemon", (*daemon).to_owned())], number(*count))),
     )?;
     let on = |tenant: &Tenant, gpu: &GpuUuid| {
         let [daemon, name] = labels(tenant);
         [daemon, name, ("gpu", gpu.to_string())]
     };
-    families.gauges(
+    families.gauges_in(
+        Unit::Bytes,
         "tenant_memory_used",
         "Memory that the tenant's processes hold on the GPU, as last reported by the driver; missing where it does not report it",
-        Some(&Unit::Bytes),
         tenants().flat_map(|tenant| {
             let tally = &tally;
             snapshot.limits(tenant).filter_map(move |(gpu, _)| {
@@ -130,10 +124,10 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
             })
         }),
     )?;
-    families.gauges(
+    families.gauges_in(
+        Unit::Bytes,
         "tenant_memory_limit",
         "Memory that each process of the tenant may take on the GPU; the whole GPU where there is no limit",
-        Some(&Unit::Bytes),
         tenants().flat_map(|tenant| {
             snapshot.limits(tenant).map(move |(gpu, bytes)| (on(tenant, gpu), number(bytes)))
         }),

@@ -1,10 +1,11 @@
 //! Connections, counted where they are taken and closed.
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+
+use crate::domain::api_words;
 
 /// A listener of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,14 +16,7 @@ pub enum ListenerKind {
     Unix,
 }
 
-impl ListenerKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Unix => "unix",
-        }
-    }
-}
+api_words!(ListenerKind: Tcp "tcp", Unix "unix");
 
 /// Why a connection was turned away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,17 +42,7 @@ pub enum Closed {
     TakesBack,
 }
 
-impl Closed {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Handshake => "handshake",
-            Self::Slow => "slow_head",
-            Self::Idle => "idle",
-            Self::Stalled => "stalled",
-            Self::TakesBack => "takes_back",
-        }
-    }
-}
+api_words!(Closed: Handshake "handshake", Slow "slow_head", Idle "idle", Stalled "stalled", TakesBack "takes_back");
 
 /// The limit that was exceeded where a request was refused with 429.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,60 +61,29 @@ pub enum Limit {
     Failures,
 }
 
-impl Limit {
-    const ALL: [Self; 6] =
-        [Self::Address, Self::User, Self::Actor, Self::LogIn, Self::Streams, Self::Failures];
+api_words!(Limit:
+    Address "address", User "user", Actor "actor", LogIn "log_in", Streams "streams", Failures "failures",
+);
 
-    /// Returns the scope as the metric names it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Address => "address",
-            Self::User => "user",
-            Self::Actor => "actor",
-            Self::LogIn => "log_in",
-            Self::Streams => "streams",
-            Self::Failures => "failures",
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ListenerLabels {
-    listener: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RefusalLabels {
-    listener: &'static str,
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabel {
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Scope {
-    scope: &'static str,
-}
+/// Labels of a count, each with its value.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// Counts of connections; clones count together.
 #[derive(Debug, Clone, Default)]
 pub struct Wire {
-    open: Family<ListenerLabels, Gauge>,
-    accepted: Family<ListenerLabels, Counter>,
-    turned: Family<RefusalLabels, Counter>,
-    closed: Family<ReasonLabel, Counter>,
-    limited: Family<Scope, Counter>,
+    open: Family<Labels<1>, Gauge>,
+    accepted: Family<Labels<1>, Counter>,
+    turned: Family<Labels<2>, Counter>,
+    closed: Family<Labels<1>, Counter>,
+    limited: Family<Labels<1>, Counter>,
 }
 
 impl Wire {
     /// Counts a connection, which is open until the result is dropped.
     pub fn opened(&self, listener: ListenerKind) -> OpenConnection {
-        let listener = listener.as_str();
-        self.accepted.get_or_create(&ListenerLabels { listener }).inc();
-        let open = self.open.get_or_create(&ListenerLabels { listener }).clone();
+        let labels = [("listener", listener.as_str())];
+        self.accepted.get_or_create(&labels).inc();
+        let open = self.open.get_or_create(&labels).clone();
         open.inc();
         OpenConnection(open)
     }
@@ -142,17 +95,17 @@ impl Wire {
             RefusedConnection::OfOne(ListenerKind::Tcp) => (ListenerKind::Tcp, "address"),
             RefusedConnection::OfOne(ListenerKind::Unix) => (ListenerKind::Unix, "user"),
         };
-        self.turned.get_or_create(&RefusalLabels { listener: listener.as_str(), reason }).inc();
+        self.turned.get_or_create(&[("listener", listener.as_str()), ("reason", reason)]).inc();
     }
 
     /// Counts a connection that the server closed.
     pub fn closed(&self, reason: Closed) {
-        self.closed.get_or_create(&ReasonLabel { reason: reason.as_str() }).inc();
+        self.closed.get_or_create(&[("reason", reason.as_str())]).inc();
     }
 
     /// Counts a request that was refused with 429.
     pub fn limited(&self, by: Limit) {
-        self.limited.get_or_create(&Scope { scope: by.as_str() }).inc();
+        self.limited.get_or_create(&[("scope", by.as_str())]).inc();
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
@@ -163,13 +116,13 @@ impl Wire {
             (ListenerKind::Tcp, "address"),
             (ListenerKind::Unix, "user"),
         ] {
-            let _ = self.turned.get_or_create(&RefusalLabels { listener: listener.as_str(), reason });
+            let _ = self.turned.get_or_create(&[("listener", listener.as_str()), ("reason", reason)]);
         }
-        for reason in [Closed::Handshake, Closed::Slow, Closed::Idle, Closed::Stalled, Closed::TakesBack] {
-            let _ = self.closed.get_or_create(&ReasonLabel { reason: reason.as_str() });
+        for reason in Closed::ALL {
+            let _ = self.closed.get_or_create(&[("reason", reason.as_str())]);
         }
         for limit in Limit::ALL {
-            let _ = self.limited.get_or_create(&Scope { scope: limit.as_str() });
+            let _ = self.limited.get_or_create(&[("scope", limit.as_str())]);
         }
         registry.register(
             "connections_open",

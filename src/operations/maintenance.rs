@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::daemon::{handle, names, readiness, stopped};
 use super::holders::Holders;
 use super::{Engine, OperationFailure, Stop, drain};
-use crate::domain::count::counted;
+use crate::domain::count::{counted, joined};
 use crate::domain::daemon::DesiredState;
 use crate::domain::event::DomainEvent;
 use crate::domain::maintenance::{DeviceHolder, DrainLimit, Maintenance, MaintenanceState};
@@ -150,7 +150,7 @@ fn restored_modes(missing: &[GpuUuid]) -> String {
 }
 
 fn uuids(gpus: &[GpuUuid]) -> String {
-    gpus.iter().map(GpuUuid::as_str).collect::<Vec<_>>().join(", ")
+    joined(gpus, ", ")
 }
 
 /// Closes the driver, after the state of the GPUs to report meanwhile has been written.
@@ -209,8 +209,8 @@ async fn unheld(
             let remedy = if beyond.is_empty() {
                 "end them, or find out what keeps them".to_owned()
             } else {
-                let beyond: Vec<&str> = beyond.into_iter().collect();
-                format!("they are of {}, so take all of its GPUs into the maintenance", beyond.join(", "))
+                let beyond = joined(beyond, ", ");
+                format!("they are of {beyond}, so take all of its GPUs into the maintenance")
             };
             return Err(
                 format!("processes of ours have the device files open: {}; {remedy}", words(&left)).into()
@@ -224,10 +224,9 @@ fn proven(Holders { processes, unexamined, unproven }: &Holders) -> String {
     let others: Vec<&DeviceHolder> = processes.iter().collect();
     let mut outcome = vec!["no process of ours has the device files open".to_owned()];
     if !unproven.is_empty() {
-        let gpus: Vec<&str> = unproven.iter().map(GpuUuid::as_str).collect();
         outcome.push(format!(
             "not proven for {}, whose device file is not known or not there: check them yourself",
-            gpus.join(", ")
+            uuids(unproven)
         ));
     }
     if !others.is_empty() {

@@ -6,7 +6,6 @@ use crate::domain::admission::AdmissionError;
 use crate::domain::occupancy::Lacking;
 use crate::metrics::wire::Limit;
 use crate::store::StoreError;
-use crate::supervisor::FreshError;
 
 /// One invalid field.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
@@ -163,18 +162,5 @@ impl From<Denied> for ServiceError {
 impl From<AdmissionError> for ServiceError {
     fn from(refusal: AdmissionError) -> Self {
         Self::NotAdmitted(FieldError { pointer: format!("/{}", refusal.field), detail: refusal.detail })
-    }
-}
-
-impl From<FreshError> for ServiceError {
-    fn from(error: FreshError) -> Self {
-        // The full reason may name processes or users of the host; the reason code never does.
-        let word = error.reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        let redacted = format!("the daemon could not be read{word}: try again, or ask the host's operator");
-        let kind = match error {
-            FreshError::Late { .. } => Self::TimedOut,
-            FreshError::Failed(..) | FreshError::Gone(_) => Self::Unavailable,
-        };
-        Self::for_audience(kind(error.to_string()), kind(redacted))
     }
 }

@@ -1,195 +1,37 @@
-//! Processes on the GPUs: the conditions of the manager's daemons, clients that wait, and the namespaces that processes live in.
+//! Checks of the daemons: conditions of the manager's own, clients that wait, containers that have their sockets, and foreign ones.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::collections::BTreeSet;
 
-use super::{DaemonReport, Examination};
-use crate::domain::checkup::{Check, CheckFinding, CheckVerdict};
+use super::facts::{HostFacts, ManagerFacts, WaitingUsers};
+use crate::domain::checkup::{CheckFinding, CheckVerdict, Judgement, each, ok, skipped, warn};
+use crate::domain::client::ClientId;
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
-use crate::domain::count::counted;
-use crate::host::process;
-use crate::mps::log::{self, LogEvent};
-use crate::mps::process::foreign::{Running, running};
-use crate::mps::process::servers;
-use crate::supervisor::{ExposedDirectory, ExposureSearch, exposed_directories};
+use crate::domain::count::{counted, joined};
+use crate::domain::foreign::visible_gpus;
+use crate::mps::process::foreign::{Running, Surroundings};
 
-/// Bytes at the end of a log that are searched for waiting clients.
-const TAIL: usize = 64 << 10;
-/// Pause before the second search for mounts of a daemon's directory.
-const SECOND_LOOK: Duration = Duration::from_secs(1);
-
-impl Examination {
-    /// Checks the daemons by the conditions that the manager reports: limits that are not in force, faults, drift, partitions.
-    pub(super) fn daemons(&mut self, report: Option<DaemonReport>) {
-        let check = match report {
-            None => Check::skipped("daemons", "no manager serves"),
-            Some(Err(why)) => Check::skipped("daemons", format!("the manager did not say: {why}")),
-            Some(Ok(daemons)) => {
-                let found: Vec<CheckFinding> = daemons
-                    .iter()
-                    .flat_map(|(name, conditions)| {
-                        let known = conditions.iter().flatten();
-                        let bad = known.filter(|condition| condition.needs_attention());
-                        bad.map(move |one| CheckFinding {
-                            seen: format!("{name}: {}: {}", called(one), one.message),
-                            remedy: remedy(name, one),
-                        })
-                    })
-                    .collect();
-                let unknown = daemons.iter().filter(|(_, conditions)| conditions.is_none()).count();
-                if found.is_empty() && unknown > 0 {
-                    let all = counted(daemons.len(), "daemon");
-                    let why = format!(
-                        "of {all} the manager knows nothing of {unknown} at present: mps-manager status says why"
-                    );
-                    Check::skipped("daemons", why)
-                } else if found.is_empty() {
-                    let count = counted(daemons.len(), "daemon");
-                    let well = format!("{count}, and nothing that needs attention");
-                    Check::ok_of("daemons", daemons.len(), "the manager has no daemon", well)
-                } else {
-                    Check::each("daemons", CheckVerdict::Warn, found)
-                }
-            }
-        };
-        self.add(check);
-    }
-
-    /// Checks for clients that wait for another user's clients to leave, on daemons that serve one user at a time.
-    pub(super) fn waiting_users(&mut self) {
-        let daemons = running(self.world.as_deref());
-        let homes = self.config.runtime_dir.join("daemons");
-        let waiting = daemons.iter().filter(|daemon| !daemon.multi_user).filter_map(|daemon| {
-            let seen = waiting_users(daemon)?;
-            let remedy = managed_name(daemon, &homes).map_or_else(
-                || "mps-manager foreign list".to_owned(),
-                |name| format!("mps-manager daemon set {name} --multi-user"),
-            );
-            Some(CheckFinding { seen, remedy })
-        });
-        let waiting: Vec<CheckFinding> = waiting.collect();
-        self.add(if waiting.is_empty() {
-            let readable = daemons.iter().filter(|daemon| daemon.environment.is_ok()).count();
-            Check::ok_of(
-                "waiting_users",
-                readable,
-                "no MPS control daemon runs that could be read",
-                "no client waits for those of another user to leave",
-            )
-        } else {
-            Check::each("waiting_users", CheckVerdict::Warn, waiting)
-        });
-    }
-
-    /// Checks for processes that the driver lists without an entry in /proc: this is another PID namespace than the host's.
-    pub(super) fn pid_namespace(&mut self) {
-        let unseen: Vec<String> = self
-            .gpu_processes
-            .iter()
-            .filter(|pid| !Path::new(&format!("/proc/{pid}")).exists())
-            .map(ToString::to_string)
-            .collect();
-        self.add(if unseen.is_empty() {
-            Check::ok_of(
-                "pid_namespace",
-                self.gpu_processes.len(),
-                "the driver lists no process of a GPU",
-                "every process that the driver lists is visible here",
-            )
-        } else {
-            Check::warn(
-                "pid_namespace",
-                format!(
-                    "the driver lists processes that are not visible here: {}; their users, commands and ends stay unknown",
-                    unseen.join(", ")
-                ),
-                "run the manager in the host's PID namespace: docker run --pid=host, or hostPID: true in a pod",
-            )
-        });
-    }
-
-    /// Checks for containers that mount a daemon's own directory, with the socket by which its user administers it.
-    pub(super) fn privileged_socket(&mut self) {
-        self.add(match self.exposed() {
-            Err(error) => Check::skipped(
-                "privileged_socket",
-                format!("the mounts of other processes could not be searched: {error}"),
-            ),
-            Ok(search) if !search.found.is_empty() => {
-                let seen = |one: &ExposedDirectory| {
-                    format!("{} of process {}", one.point.display(), one.process.pid)
-                };
-                // One container may mount the directories of several daemons.
-                let places: BTreeSet<String> = search.found.iter().map(seen).collect();
-                Check::warn(
-                    "privileged_socket",
-                    format!(
-                        "mounted elsewhere with control_privileged, through which root and the daemon's user change every limit: {}",
-                        places.into_iter().collect::<Vec<String>>().join(", ")
-                    ),
-                    "mps-manager env TENANT --format json (its container.mount is the directory to mount instead)",
-                )
-            }
-            Ok(ExposureSearch { unresolved, .. }) if !unresolved.is_empty() => {
-                let seen = |(pipe, error): &(PathBuf, String)| format!("{}: {error}", pipe.display());
-                Check::skipped(
-                    "privileged_socket",
-                    format!(
-                        "containers could not be searched for {}",
-                        unresolved.iter().map(seen).collect::<Vec<String>>().join(", ")
-                    ),
-                )
-            }
-            Ok(ExposureSearch { unseen: 0, .. }) => {
-                Check::ok("privileged_socket", "no other mount namespace has a daemon's directory mounted")
-            }
-            Ok(ExposureSearch { unseen, .. }) => Check::skipped(
-                "privileged_socket",
-                format!("the mounts of {} may not be read: run it as root", counted(unseen, "process")),
-            ),
-        });
-    }
-
-    /// Finds foreign mounts of daemons' directories: of daemons in the runtime directory, and of those that the database has as adopted.
-    fn exposed(&self) -> io::Result<ExposureSearch> {
-        let homes = self.config.runtime_dir.join("daemons");
-        let mut pipes = Vec::new();
-        match fs::read_dir(&homes) {
-            Ok(entries) => {
-                for entry in entries {
-                    pipes.push(entry?.path().join("pipe"));
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-        let known = |daemon: &Running| {
-            let identity = (daemon.identity.pid, daemon.identity.start_time);
-            self.contents.as_ref().is_some_and(|contents| contents.processes.contains(&identity))
-        };
-        let mut controls = Vec::new();
-        for daemon in running(self.world.as_deref()) {
-            let is_managed = managed_name(&daemon, &homes).is_some();
-            if !is_managed && !known(&daemon) {
-                continue;
-            }
-            controls.push(daemon.identity.pid);
-            // In another mount namespace its path may name another directory here.
-            let seen = daemon.environment.ok().filter(|seen| !is_managed && seen.reachable.is_ok());
-            pipes.extend(seen.map(|seen| seen.pipe_directory));
-        }
-        let first = exposed_directories(&pipes, &controls)?;
-        if first.found.is_empty() {
-            return Ok(first);
-        }
-        // A process that an engine starts has the host's mounts for a moment, until it enters its container.
-        std::thread::sleep(SECOND_LOOK);
-        let mut second = exposed_directories(&pipes, &controls)?;
-        second.found.retain(|one| first.found.iter().any(|before| before.process == one.process));
-        Ok(second)
+/// Checks the daemons by the conditions that the manager reports: limits that are not in force, faults, drift, partitions.
+pub(super) fn daemons(host: &HostFacts) -> Judgement {
+    let daemons = match &host.report {
+        None => return skipped("no manager serves"),
+        Some(Err(why)) => return skipped(format!("the manager did not say: {why}")),
+        Some(Ok(daemons)) => daemons,
+    };
+    let findings = daemons.iter().flat_map(|(name, conditions)| {
+        let bad = conditions.iter().flatten().filter(|condition| condition.needs_attention());
+        bad.map(move |one| CheckFinding {
+            seen: format!("{name}: {}: {}", called(one), one.message),
+            remedy: remedy(name, one),
+        })
+    });
+    each(CheckVerdict::Warn, findings)?;
+    let all = counted(daemons.len(), "daemon");
+    match daemons.iter().filter(|(_, conditions)| conditions.is_none()).count() {
+        0 if daemons.is_empty() => skipped("the manager has no daemon"),
+        0 => ok(format!("{all}, and nothing that needs attention")),
+        unknown => skipped(format!(
+            "of {all} the manager knows nothing of {unknown} at present: mps-manager status says why"
+        )),
     }
 }
 
@@ -220,48 +62,121 @@ fn remedy(daemon: &str, condition: &Condition) -> String {
     }
 }
 
-/// Returns the name of a daemon whose pipe directory is below the manager's own.
-fn managed_name(daemon: &Running, homes: &Path) -> Option<String> {
-    let seen = daemon.environment.as_ref().ok()?;
-    let below = seen.pipe_directory.strip_prefix(homes).ok()?;
-    Some(below.iter().next()?.to_string_lossy().into_owned())
+/// Checks for clients that wait for another user's clients to leave, on daemons that serve one user at a time.
+pub(super) fn waiting_users(host: &HostFacts) -> Judgement {
+    let finding = |WaitingUsers { control, managed, served, clients }: &WaitingUsers| CheckFinding {
+        seen: format!(
+            "at control daemon {control}, which serves uid {}: {}",
+            joined(served, ", "),
+            joined(clients.iter().map(|(pid, uid)| format!("process {pid} of uid {uid}")), ", ")
+        ),
+        remedy: managed.as_ref().map_or_else(
+            || "mps-manager foreign list".to_owned(),
+            |name| format!("mps-manager daemon set {name} --multi-user"),
+        ),
+    };
+    let is_kept_waiting = |one: &&WaitingUsers| !one.served.is_empty() && !one.clients.is_empty();
+    each(CheckVerdict::Warn, host.waiting.iter().filter(is_kept_waiting).map(finding))?;
+    if host.daemons.iter().all(|daemon| daemon.environment.is_err()) {
+        return skipped("no MPS control daemon runs that could be read");
+    }
+    ok("no client waits for those of another user to leave")
 }
 
-/// Describes the clients that wait while a daemon's server belongs to another user.
-fn waiting_users(daemon: &Running) -> Option<String> {
-    let around = daemon.environment.as_ref().ok()?;
-    let servers: BTreeSet<u32> = servers(daemon.identity.pid).iter().map(|server| server.pid).collect();
-    let (mut waiting, mut logged) = (BTreeSet::new(), BTreeMap::new());
-    for record in log::read(log::tail(&around.log_directory.join("control.log"), TAIL).as_bytes()) {
-        match record.event {
-            LogEvent::PushedToPending { pid, .. } => {
-                waiting.insert(pid);
-            }
-            LogEvent::ClientAccepted { pid, .. } => {
-                waiting.remove(&pid);
-            }
-            LogEvent::DaemonStarting { .. } => waiting.clear(),
-            LogEvent::StartingServer { pid, uid } => {
-                logged.insert(pid, uid);
-            }
-            _ => {}
+/// Checks for containers that mount a daemon's own directory, with the socket by which its user administers it.
+pub(super) fn privileged_socket(host: &HostFacts) -> Judgement {
+    let search = host
+        .exposed
+        .as_ref()
+        .or_else(|error| skipped(format!("the mounts of other processes could not be searched: {error}")))?;
+    // One container may mount the directories of several daemons.
+    let seen = search.found.iter();
+    let places: BTreeSet<String> =
+        seen.map(|one| format!("{} of process {}", one.point.display(), one.process.pid)).collect();
+    if !places.is_empty() {
+        return warn(
+            format!(
+                "mounted elsewhere with control_privileged, through which root and the daemon's user change every limit: {}",
+                joined(places, ", ")
+            ),
+            "mps-manager env TENANT --format json (its container.mount is the directory to mount instead)",
+        );
+    }
+    if !search.unresolved.is_empty() {
+        let unresolved = search.unresolved.iter().map(|(pipe, error)| format!("{}: {error}", pipe.display()));
+        return skipped(format!("containers could not be searched for {}", joined(unresolved, ", ")));
+    }
+    match search.unseen {
+        0 => ok("no other mount namespace has a daemon's directory mounted"),
+        unseen => {
+            skipped(format!("the mounts of {} may not be read: run it as root", counted(unseen, "process")))
         }
     }
-    let uid_of = |server: &u32| logged.get(server).copied().or_else(|| process::uid(*server));
-    let served: BTreeSet<u32> = servers.iter().filter_map(uid_of).collect();
-    let words: Vec<String> = waiting
-        .into_iter()
-        .filter_map(|pid| Some((pid, process::uid(pid)?)))
-        .filter(|(_, uid)| !served.is_empty() && !served.contains(uid))
-        .map(|(pid, uid)| format!("process {pid} of uid {uid}"))
-        .collect();
-    let served: Vec<String> = served.iter().map(ToString::to_string).collect();
-    (!words.is_empty()).then(|| {
-        let daemon = daemon.identity.pid;
-        format!("at control daemon {daemon}, which serves uid {}: {}", served.join(", "), words.join(", "))
-    })
 }
 
+pub(super) fn foreign_daemons(host: &HostFacts) -> Judgement {
+    let is_own = |daemon: &Running| {
+        let identity = (daemon.identity.pid, daemon.identity.start_time);
+        let token = daemon.environment.as_ref().ok().and_then(|seen| seen.token.as_ref());
+        host.contents().is_some_and(|known| {
+            token.is_some_and(|token| known.tokens.contains(token)) || known.processes.contains(&identity)
+        })
+    };
+    let finding =
+        |daemon| CheckFinding { seen: described(host, daemon), remedy: foreign_remedy(host, daemon) };
+    each(CheckVerdict::Warn, host.daemons.iter().filter(|daemon| !is_own(daemon)).map(finding))?;
+    ok("no MPS control daemon runs that is not this manager's")
+}
+
+/// Returns the command that shows a remedy for a daemon, or, where no manager serves, the command that ends the daemon.
+fn foreign_remedy(host: &HostFacts, daemon: &Running) -> String {
+    let seen = daemon.environment.as_ref().ok();
+    // A manager started it in this runtime directory, but the database does not know it.
+    let is_lost = |seen: &Surroundings| {
+        seen.token.is_some() && seen.pipe_directory.starts_with(&host.config.runtime_dir)
+    };
+    if seen.is_some_and(is_lost) {
+        return "mps-manager daemon adopt --all-ours".to_owned();
+    }
+    let pipes = seen.map(|seen| seen.pipe_directory.display().to_string());
+    let (process, owner) = (ClientId::from(daemon.identity), &daemon.owner);
+    if owner.is_supervised() || owner.tenant.is_some() || owner.container.is_some() {
+        return owner.remedy(pipes.as_deref());
+    }
+    match (&host.manager, pipes) {
+        (ManagerFacts::Serves { .. }, _) => format!("mps-manager foreign get {process}"),
+        (_, Some(pipes)) => format!("echo quit | CUDA_MPS_PIPE_DIRECTORY={pipes} nvidia-cuda-mps-control"),
+        (_, None) => format!("kill {}", process.pid),
+    }
+}
+
+fn described(host: &HostFacts, daemon: &Running) -> String {
+    let whose = daemon.uid.map_or_else(String::new, |uid| format!(" of uid {uid}"));
+    let mut words = vec![format!("control daemon {}{whose}", daemon.identity.pid)];
+    match &daemon.environment {
+        Err(why) => words.push(format!("({why})")),
+        Ok(seen) => {
+            words.push(format!("at {}", seen.pipe_directory.display()));
+            let gpus = host.known_gpus();
+            let visible = visible_gpus(seen.visible_devices.as_deref(), seen.pci_order, gpus);
+            let visible = visible.unwrap_or_default();
+            let indices = gpus.iter().filter(|gpu| visible.contains(&gpu.uuid)).map(|gpu| gpu.index);
+            let indices = joined(indices, ", ");
+            if !indices.is_empty() {
+                words.push(format!("serves GPU {indices}"));
+            }
+            let owner = daemon.owner.words();
+            if seen.token.is_some() {
+                words.push(
+                    "(started by another manager, or by this one before its database was lost)".to_owned(),
+                );
+            } else if !owner.is_empty() {
+                words.push(format!("({owner})"));
+            }
+        }
+    }
+    words.join(" ")
+}
 #[cfg(test)]
 mod tests {
     use super::*;

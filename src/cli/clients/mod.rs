@@ -57,7 +57,7 @@ pub(super) async fn run(command: ClientCommand) -> Result<ExitCode, ClientError>
         ClientCommand::Get { client: named, call } => {
             let client = call.client()?;
             let clients = polled(&client, []).await?;
-            let found = resolve(&clients, &named).map_err(ClientError::Address)?;
+            let found = resolve(&clients, &named).map_err(ClientError::Caller)?;
             CLIENT.show(&client, call.format(), found).await
         }
         ClientCommand::Terminate(args) => terminate(&args).await,

@@ -56,16 +56,16 @@ pub(in crate::cli) async fn terminate(args: &TerminateArgs) -> Result<ExitCode, 
     let is_by_name = !args.clients.is_empty();
     if !is_by_name && !args.filter.is_given() {
         let text = "give clients by ID or PID, or --tenant, --daemon or --gpu";
-        return Err(ClientError::Address(text.into()));
+        return Err(text.into());
     }
     if is_by_name && args.filter.is_given() {
         let text = "give either clients or --tenant, --daemon and --gpu, not both";
-        return Err(ClientError::Address(text.into()));
+        return Err(text.into());
     }
     let chosen: Vec<ClientView> = if is_by_name {
         let known = polled(&client, []).await?;
         let named = args.clients.iter().map(|named| resolve(&known, named).cloned());
-        named.collect::<Result<_, _>>().map_err(ClientError::Address)?
+        named.collect::<Result<_, _>>()?
     } else {
         args.filter.clients(&client).await?
     };

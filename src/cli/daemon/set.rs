@@ -118,9 +118,10 @@ pub(super) async fn set(args: &DaemonSetArgs) -> Result<ExitCode, ClientError> {
     let path = DAEMON.path_of(name);
     let new = async || {
         if args.fields.gpus.is_empty() {
-            return Err(ClientError::Address(format!(
+            return Err(format!(
                 "there is no daemon {name}: to create it, give its GPU, for example --gpu 0"
-            )));
+            )
+            .into());
         }
         Ok(json!({}))
     };

@@ -51,7 +51,7 @@ pub(in crate::cli) struct ReplayArgs {
 }
 
 pub(super) async fn run(args: &ReplayArgs) -> Result<ExitCode, ClientError> {
-    let file = args.file.as_deref().map(read_file).transpose().map_err(ClientError::Address)?;
+    let file = args.file.as_deref().map(read_file).transpose().map_err(ClientError::Caller)?;
     let beside: Vec<&HostAddress> = args.from.iter().collect();
     let hosts = args.fleet.hosts(&beside)?;
     let ca_file = args.call.server.ca_file();
@@ -67,16 +67,16 @@ pub(super) async fn run(args: &ReplayArgs) -> Result<ExitCode, ClientError> {
             .await?
         }
         (None, Some(text)) => text,
-        (None, None) => return Err(ClientError::Address("give --from or --file".into())),
+        (None, None) => return Err("give --from or --file".into()),
     };
     let document = read(&text, args.file.as_deref())?;
     let recorded = entry(&document, &args.name)?.recorded.as_ref();
     let recorded = recorded.ok_or_else(|| {
-        ClientError::Address(format!(
+        format!(
             "layout {0} of the document has no recorded IDs to compare with: export it from a host that has it (mps-manager layout \
              export {0}, or --from HOST), or apply it to a daemon without a comparison (mps-manager layout apply {0} -f FILE)",
             args.name
-        ))
+        )
     })?;
     let daemon = args.daemon.as_ref().unwrap_or(&recorded.provenance.daemon);
     let request = json!({

@@ -56,7 +56,7 @@ pub(super) async fn get(
 }
 
 pub(super) async fn import(call: &CallArgs, path: &Path) -> Result<ExitCode, ClientError> {
-    let text = read_file(path).map_err(ClientError::Address)?;
+    let text = read_file(path).map_err(ClientError::Caller)?;
     // JSON is YAML too.
     let imported = call.client()?.send_text(&LAYOUT.path_of("import"), "application/yaml", text).await;
     let imported: crate::http::api::List<LayoutView> =
@@ -93,7 +93,7 @@ async fn request_body(
 /// Returns the layout of the target's name in its document, if it has one.
 fn named(target: &LayoutTargetArgs) -> Result<Option<DocumentLayout>, ClientError> {
     let Some(path) = target.file.as_deref() else { return Ok(None) };
-    let text = read_file(path).map_err(ClientError::Address)?;
+    let text = read_file(path).map_err(ClientError::Caller)?;
     entry(&read(&text, Some(path))?, &target.name).cloned().map(Some)
 }
 
@@ -103,7 +103,7 @@ pub(super) fn entry<'d>(
 ) -> Result<&'d DocumentLayout, ClientError> {
     document.layouts.get(name).ok_or_else(|| {
         let names: Vec<&str> = document.layouts.keys().map(LayoutName::as_str).collect();
-        ClientError::Address(format!("the document has no layout {name}: it has {}", names.join(", ")))
+        ClientError::Caller(format!("the document has no layout {name}: it has {}", names.join(", ")))
     })
 }
 
@@ -112,7 +112,7 @@ pub(super) fn read(file: &str, path: Option<&Path>) -> Result<Document, ClientEr
     text::read(file, text::LayoutFormat::Yaml).map_err(|invalid| {
         let place = if invalid.pointer.is_empty() { String::new() } else { format!("{}: ", invalid.pointer) };
         let words = format!("{place}{}", invalid.reason);
-        ClientError::Address(path.map_or_else(|| words.clone(), |path| placed(&words, path)))
+        ClientError::Caller(path.map_or_else(|| words.clone(), |path| placed(&words, path)))
     })
 }
 

@@ -174,7 +174,7 @@ impl<T: Serialize + DeserializeOwned> Noun<T> {
                 let items = self.read(client, &[], 0).await?;
                 let ids: Vec<_> =
                     items.iter().filter_map(|item| (self.layout.name)(item).parse().ok()).collect();
-                id.only_one(&ids, self.name).map_err(ClientError::Address)?
+                id.only_one(&ids, self.name).map_err(ClientError::Caller)?
             }
         };
         client.get(&self.path_of(whole)).await

@@ -92,7 +92,7 @@ async fn written(
         match timeout_at(until + ANSWER, request).await {
             Ok(Err(error)) if error.may_pass() && Instant::now() + PAUSE < until => refused = Some(error),
             Ok(answer) => return answer,
-            Err(_) => return Err(refused.unwrap_or_else(|| unanswered(args.timeout))),
+            Err(_) => return Err(refused.unwrap_or_else(|| ClientError::TimedOut(args.timeout))),
         }
         sleep(PAUSE).await;
     }
@@ -101,10 +101,6 @@ async fn written(
 /// Returns the time that is left, for which the manager may wait.
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
-}
-
-fn unanswered(timeout: Duration) -> ClientError {
-    ClientError::Address(format!("the manager did not answer within {} s", timeout.as_secs_f64()))
 }
 
 /// Waits until the tenant is ready, or returns it as it is when the time is over; also a lasting obstacle may pass until then.

@@ -65,8 +65,7 @@ async fn read(client: &Client) -> Result<TopData, ClientError> {
 }
 
 async fn watch(client: Client, first: TopData, interval: Duration) -> Result<ExitCode, ClientError> {
-    let failed =
-        |error: std::io::Error| ClientError::Address(format!("the terminal cannot be used: {error}"));
+    let failed = |error: std::io::Error| ClientError::Caller(format!("the terminal cannot be used: {error}"));
     let mut screen = Screen::open().map_err(failed)?;
     let mut state = TopState::new(first);
     let (results, mut readings) = mpsc::channel(1);

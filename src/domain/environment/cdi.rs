@@ -5,13 +5,14 @@
 //! Limits name only GPUs of the device, since an entry for a GPU that the container cannot see drops every limit (recordings 05
 //! and 07).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use super::container::ContainerAccess;
 use super::formats::{of_container, simulated};
+use crate::count::joined;
 use crate::{GpuUuid, TenantName};
 
 /// The vendor and the class of every device.
@@ -97,6 +98,12 @@ pub fn as_options(device: &str, variables: &BTreeMap<String, String>, container:
 /// Returns the name of a GPU's device in the specification of NVIDIA's container toolkit.
 pub fn gpu_device(gpu: &GpuUuid) -> String {
     format!("{GPU_KIND}={gpu}")
+}
+
+/// Lists the devices of the GPUs that are not among the `known` ones of [`GPU_KIND`]; `None` if all are.
+pub fn missing<'g>(known: &BTreeSet<String>, gpus: impl Iterator<Item = &'g GpuUuid>) -> Option<String> {
+    let missing = joined(gpus.filter(|gpu| !known.contains(gpu.as_str())).map(gpu_device), ", ");
+    (!missing.is_empty()).then_some(missing)
 }
 
 #[cfg(test)]

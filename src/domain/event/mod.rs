@@ -47,9 +47,6 @@ pub enum Severity {
 api_words!(Severity: Info "info", Warning "warning", Error "error", Critical "critical");
 
 impl Severity {
-    /// All severities, the least first.
-    pub const ALL: [Self; 4] = [Self::Info, Self::Warning, Self::Error, Self::Critical];
-
     /// Returns the number in the store, by which severities are compared.
     pub fn number(self) -> i64 {
         match self {

@@ -5,15 +5,17 @@
 //! ([`ServiceError::for_audience`]); any other error becomes a generic one. Events and operations are let through by type. So
 //! the default is redacted.
 
-use crate::domain::TenantName;
 use crate::domain::access::Actor;
+use crate::domain::condition::ConditionReason;
 use crate::domain::event::{AffectedClient, Details, Event, EventCause, EventVisibility};
 use crate::domain::incident::{Acknowledgement, Incident, IncidentKind};
 use crate::domain::occupancy::Lacking;
 use crate::domain::operation::{Operation, Step};
 use crate::domain::verification::{Verification, VerificationBlocker, VerificationResult};
+use crate::domain::{DaemonName, TenantName};
 use crate::operations::TERMINATION_OUTCOMES;
 use crate::service::{KEEPS_TURN, ServiceError};
+use crate::supervisor::FreshError;
 
 const BLOCKED: &str =
     "a condition on the host prevents this: ask the host's operator, who can see the details";
@@ -32,15 +34,54 @@ pub(in crate::service) struct AudienceText {
     tenant: String,
 }
 
+/// Text for users bound to a tenant in place of one that names others or the host, by its reason.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::service) enum Redacted<'a> {
+    #[error("for something else")]
+    AdmittedBefore,
+    #[error("the tenant's GPU takes no more clients at the moment")]
+    GpuFull,
+    #[error("its layout is not in force: ask the host's operator")]
+    LayoutNotInForce,
+    #[error(
+        "another tenant of the daemon has no memory limit, so the server has none, and {0}; ask the host's operator"
+    )]
+    NeighbourWithoutLimit(&'a str),
+    #[error("tenant {0} cannot be given its socket ({1}): ask the host's operator")]
+    NoSocket(&'a TenantName, ConditionReason),
+    #[error("daemon {0} {1} ({text}): try again, or ask the host's operator", text = .2.text_for_tenants())]
+    NotApplied(&'a DaemonName, &'a str, ConditionReason),
+    #[error("daemon {0} is not ready ({text}): ask the host's operator", text = .1.text_for_tenants())]
+    NotReady(&'a DaemonName, ConditionReason),
+    #[error("a process of another tenant is in it. Ask the host's operator")]
+    PartitionTaken,
+    #[error("its socket cannot be handed out ({0}): ask the host's operator")]
+    SocketNotHandedOut(ConditionReason),
+    #[error("the daemon could not be read{word}: try again, or ask the host's operator", word = in_brackets(*.0))]
+    DaemonUnread(Option<ConditionReason>),
+    #[error("they cannot be read now{word}: try again, or ask the host's operator", word = in_brackets(*.0))]
+    PartitionsUnread(Option<ConditionReason>),
+}
+
+fn in_brackets(reason: Option<ConditionReason>) -> String {
+    reason.map(|reason| format!(" ({reason})")).unwrap_or_default()
+}
+
 impl AudienceText {
     /// A text for each audience.
-    pub(in crate::service) fn new(host: impl Into<String>, tenant: impl Into<String>) -> Self {
-        Self { host: host.into(), tenant: tenant.into() }
+    pub(in crate::service) fn new(host: impl Into<String>, tenant: &Redacted<'_>) -> Self {
+        Self { host: host.into(), tenant: tenant.to_string() }
     }
 
     /// One text for both.
-    pub(in crate::service) fn same(text: &str) -> Self {
-        Self::new(text, text)
+    pub(in crate::service) fn same(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { host: text.clone(), tenant: text }
+    }
+
+    /// An error of this kind with both texts.
+    pub(in crate::service) fn error(self, kind: fn(String) -> ServiceError) -> ServiceError {
+        ServiceError::for_audience(kind(self.host), kind(self.tenant))
     }
 
     /// Changes both texts alike.
@@ -54,10 +95,22 @@ impl AudienceText {
     }
 }
 
+impl From<FreshError> for ServiceError {
+    fn from(error: FreshError) -> Self {
+        // The full reason may name processes or users of the host; the reason code never does.
+        let redacted = Redacted::DaemonUnread(error.reason());
+        let kind = match error {
+            FreshError::Late { .. } => Self::TimedOut,
+            FreshError::Failed(..) | FreshError::Gone(_) => Self::Unavailable,
+        };
+        AudienceText::new(error.to_string(), &redacted).error(kind)
+    }
+}
+
 /// A conflict with the present state.
 impl From<AudienceText> for ServiceError {
-    fn from(AudienceText { host, tenant }: AudienceText) -> Self {
-        Self::for_audience(Self::Conflict(host), Self::Conflict(tenant))
+    fn from(text: AudienceText) -> Self {
+        text.error(Self::Conflict)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid, TenantName, neighbours, rfc3339};
 use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
-use crate::service::access::redaction::AudienceText;
+use crate::service::access::redaction::{AudienceText, Redacted};
 use crate::supervisor::Blocker;
 
 /// Returns the reason why a tenant's limits are not in force, by the condition `Ready` of its daemon.
@@ -27,9 +27,8 @@ pub(super) fn not_applied(
         let message = format!("daemon {daemon} has not read its limits back yet");
         return (ConditionReason::AwaitingReadBack, message);
     }
-    let why = reason.text_for_tenants();
-    let redacted = format!("daemon {daemon} is not ready ({why}): ask the host's operator");
-    let message = AudienceText::new(format!("daemon {daemon}: {message}"), redacted).text_for(&ctx.actor);
+    let redacted = Redacted::NotReady(daemon, *reason);
+    let message = AudienceText::new(format!("daemon {daemon}: {message}"), &redacted).text_for(&ctx.actor);
     let reason = match reason {
         ConditionReason::ServerFault | ConditionReason::ServerExits => *reason,
         _ => ConditionReason::DaemonNotReady,
@@ -56,9 +55,7 @@ pub(super) fn expiry_refusal(tenant: &Tenant, now: i64) -> Option<(ConditionReas
 
 /// Returns the text saying why the socket cannot be given to a tenant's processes.
 pub(super) fn socket_problem(problem: &Blocker) -> AudienceText {
-    let redacted =
-        format!("its socket cannot be handed out ({}): ask the host's operator", problem.reason.as_str());
-    AudienceText::new(problem.message.clone(), redacted)
+    AudienceText::new(problem.message.clone(), &Redacted::SocketNotHandedOut(problem.reason))
 }
 
 /// Returns the condition of a tenant whose socket cannot be handed out.
@@ -148,12 +145,7 @@ pub(super) fn weakened(
              limit on daemon {name}"
         )
     };
-    let text = AudienceText::new(
-        whole,
-        format!(
-            "another tenant of the daemon has no memory limit, so the server has none, and {consequence}; ask the host's operator"
-        ),
-    );
+    let text = AudienceText::new(whole, &Redacted::NeighbourWithoutLimit(consequence));
     Some(Condition::new(
         ConditionType::LimitWeakened,
         true,

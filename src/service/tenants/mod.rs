@@ -35,7 +35,7 @@ use crate::domain::verification::Verification;
 use crate::domain::workload::Workload;
 use crate::domain::{DaemonName, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
-use crate::service::access::redaction::Redact as _;
+use crate::service::access::redaction::{AudienceText, Redact as _, Redacted};
 use crate::service::change::ChangeScope;
 use crate::service::host::startup::waiting_words;
 use crate::service::page::{Page, Paged};
@@ -345,11 +345,8 @@ impl Backend {
         }
         self.parts.fleet.context().handouts.client_directory(&tenant.directory).map_err(|problem| {
             let host = format!("tenant {} cannot be given its socket: {}", tenant.name, problem.message);
-            let redacted = format!(
-                "tenant {} cannot be given its socket ({}): ask the host's operator",
-                tenant.name, problem.reason
-            );
-            ServiceError::for_audience(ServiceError::Unavailable(host), ServiceError::Unavailable(redacted))
+            let redacted = Redacted::NoSocket(&tenant.name, problem.reason);
+            AudienceText::new(host, &redacted).error(ServiceError::Unavailable)
         })
     }
 

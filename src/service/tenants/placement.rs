@@ -15,7 +15,7 @@ use crate::domain::resolution::Resolved;
 use crate::domain::tenant::{EffectivePartition, Tenant};
 use crate::domain::{GpuUuid, PartitionName, TenantName};
 use crate::host;
-use crate::service::access::redaction::AudienceText;
+use crate::service::access::redaction::{AudienceText, Redacted};
 use crate::service::{Backend, ServiceError};
 use crate::store::partition_leases::PartitionLease;
 use crate::store::{self, Transaction};
@@ -88,13 +88,9 @@ impl Backend {
             // The driver does not poll while it changes partitions, and they are not handed out then anyway.
             self.placement(tenant, resolved, generation)?;
             if let Err(error) = handle.fresh(self.parts.timeout).await {
-                let word = error.reason().map(|reason| format!(" ({reason})")).unwrap_or_default();
-                let redacted =
-                    format!("they cannot be read now{word}: try again, or ask the host's operator");
-                return Err(refused(
-                    tenant,
-                    AudienceText::new(format!("they cannot be read now: {error}"), redacted),
-                ));
+                let redacted = Redacted::PartitionsUnread(error.reason());
+                let why = AudienceText::new(format!("they cannot be read now: {error}"), &redacted);
+                return Err(refused(tenant, why));
             }
         }
         let placement = self.placement(tenant, resolved, generation)?;
@@ -127,12 +123,12 @@ impl Backend {
                 let why = format!(
                     "its layout has no partition of {gpu} for this tenant: bind it to one, or remove the GPU from the tenant's gpus"
                 );
-                return Err(refused(tenant, AudienceText::same(&why)));
+                return Err(refused(tenant, AudienceText::same(why)));
             };
             let Some(id) = mine.id.clone() else {
                 let why = mine.withheld.as_deref().unwrap_or("it does not exist as the layout created it");
                 let why = format!("partition {} of {gpu} is not handed out: {why}", mine.partition);
-                return Err(refused(tenant, AudienceText::same(&why)));
+                return Err(refused(tenant, AudienceText::same(why)));
             };
             places.push(BoundPartition {
                 name: mine.partition.clone(),
@@ -245,11 +241,8 @@ fn applied_layout(tenant: &Tenant, handle: &Handle, generation: i64) -> Result<L
             Ok(layout)
         }
         (Some(failure), _) => {
-            let redacted = "its layout is not in force: ask the host's operator";
-            Err(refused(
-                tenant,
-                AudienceText::new(format!("its layout is not in force: {}", failure.message), redacted),
-            ))
+            let why = format!("its layout is not in force: {}", failure.message);
+            Err(refused(tenant, AudienceText::new(why, &Redacted::LayoutNotInForce)))
         }
         (None, _) => {
             let why = "its layout is still being applied: try again when it is in force";
@@ -297,15 +290,18 @@ pub(super) fn started_before(
     let into = into.map(|partition| format!(" into partition {partition}")).unwrap_or_default();
     let whose = before.map_or_else(|| "a deleted tenant".to_owned(), |name| format!("tenant {name}"));
     let before_that = format!("for {whose}{into}");
-    // The other tenant and its partition are not revealed.
-    let redacted = if before == Some(tenant) { before_that.clone() } else { "for something else".to_owned() };
+    let text = if before == Some(tenant) {
+        AudienceText::same(before_that)
+    } else {
+        AudienceText::new(before_that, &Redacted::AdmittedBefore)
+    };
     let refused = |before: &str| {
         format!(
             "process {holder} cannot be admitted for tenant {tenant}: it was already admitted {before}: start a separate process \
              for each tenant and partition"
         )
     };
-    AudienceText::new(before_that, redacted).map(refused).into()
+    text.map(refused).into()
 }
 
 pub(in crate::service) fn partition_taken(
@@ -325,7 +321,5 @@ pub(in crate::service) fn partition_taken(
     let host = format!(
         "process {holder} {whose} runs in it or may join it, and is not bound to it: end that process first"
     );
-    AudienceText::new(host, "a process of another tenant is in it. Ask the host's operator")
-        .map(refused)
-        .into()
+    AudienceText::new(host, &Redacted::PartitionTaken).map(refused).into()
 }

@@ -140,7 +140,7 @@ impl Driver {
             self.state.silence.client_waited();
         }
         if evidence.is_explained() {
-            self.state.silence.is_explained();
+            self.state.silence.note_explained();
         }
         self.state.explain(poll_failure);
         self.replace(&evidence);

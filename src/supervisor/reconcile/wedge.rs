@@ -45,8 +45,8 @@ impl WedgeDetector {
         self.since.get_or_insert(since);
     }
 
-    /// Notes that another cause explains the silence: a stopped process, or one that is out of files.
-    pub(crate) fn is_explained(&mut self) {
+    /// Notes that another cause explains the silence, a stopped process or one that is out of files, and forgets the silence so far.
+    pub(crate) fn note_explained(&mut self) {
         *self = Self { explained: true, ..Self::default() };
     }
 
@@ -199,7 +199,7 @@ mod tests {
         silence.client_waited();
         silence.note_silence(5_000, 6_000);
         assert!(silence.has_seen_waiting(), "within the same silence");
-        silence.is_explained();
+        silence.note_explained();
         assert!(!silence.has_seen_waiting());
     }
 
@@ -243,7 +243,7 @@ mod tests {
         }
         // A process that is continued in the middle of a session gets another session.
         let mut silence = silent_since(0);
-        silence.is_explained();
+        silence.note_explained();
         silence.note_silence(5_000, 10_000);
         assert_eq!(silence, silent_since(10_000));
     }

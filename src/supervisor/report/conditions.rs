@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::count::joined;
 use crate::domain::daemon::{DaemonStatus, Effective, Phase, Server, ServerStatus, SessionCounts, Waiting};
 use crate::domain::difference::differences;
 use crate::domain::drift::DriftPolicy;
@@ -173,7 +174,6 @@ fn drift(state: &DaemonReconciler, desired: &Desired, now: i64) -> Option<Condit
     if !drift.present && !recent {
         return None;
     }
-    let what: Vec<String> = drift.last.iter().map(ToString::to_string).collect();
     let done = match (drift.present, desired.drift_policy) {
         (false, _) => "it was restored".to_owned(),
         (true, DriftPolicy::Repair) => "it is being restored".to_owned(),
@@ -194,7 +194,7 @@ fn drift(state: &DaemonReconciler, desired: &Desired, now: i64) -> Option<Condit
         if drift.present { ConditionReason::ChangedByOthers } else { ConditionReason::Restored },
         format!(
             "{}; {done}. Another program changed that{command}, {} so far: have it write tenants through this API instead",
-            what.join(", "),
+            joined(&drift.last, ", "),
             times(drift.count)
         ),
     ))

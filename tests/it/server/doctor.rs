@@ -227,15 +227,6 @@ fn unusable_gpus_and_bypassing_processes_are_reported() {
 }
 
 #[test]
-fn a_prohibited_gpu_can_have_no_server() {
-    let host = InProcess::stopped();
-    examine(&host).is("compute_mode", "ok", "default: GPU 0, GPU 1");
-    let uuid = host.api().get("/api/v1/gpus/1").ok()["uuid"].as_str().unwrap().to_owned();
-    fs::write(host.runtime("sim/gpus").join(uuid).join("compute_mode"), "prohibited\n").unwrap();
-    examine(&host).is("compute_mode", "fail", "prohibited: GPU 1");
-}
-
-#[test]
 fn missing_old_or_unknown_programs_are_reported() {
     let host = InProcess::stopped();
     let programs = host.dir().join("programs");
@@ -482,12 +473,6 @@ fn unknown_simulated_profile_is_refused() {
     assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(2), b"".as_slice()));
     let message = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(message.contains("cannot simulate \"nope\""), "{message}");
-}
-
-#[test]
-fn gpus_before_volta_are_named() {
-    let host = InProcess::ready_of("p100x1", "");
-    examine(&host).is("compute_capability", "warn", "before Volta: GPU 0");
 }
 
 #[test]

@@ -195,7 +195,7 @@ fn every_remedy_is_tried_or_needs_somebody() {
     let reasons = ConditionReason::ALL.iter().map(|reason| (reason.to_string(), remedy_of(*reason)));
     let kinds = IncidentKind::ALL.iter().map(|kind| (kind.as_str().to_owned(), remedy_of_incident(*kind)));
     let (mut tried, mut by_people, mut none) = (BTreeSet::new(), 0, 0);
-    let checks = CHECKS.iter().map(|id| (format!("check {id}"), remedy_of_check(id)));
+    let checks = CHECKS.iter().map(|(id, _)| (format!("check {id}"), remedy_of_check(id)));
     let problems = problems();
     assert!(problems.len() > 25, "{problems:?}");
     let problems = problems.iter().map(|name| (format!("problem {name}"), remedy_of_problem(name)));

@@ -21,6 +21,7 @@ use living::{is_alive, living_holders};
 
 use crate::domain::condition::{self, ConditionReason};
 use crate::service::access::context::{Permit, RequestContext};
+use crate::service::access::redaction::{AudienceText, Redacted};
 
 use crate::domain::TenantName;
 use crate::domain::access::Right;
@@ -279,14 +280,9 @@ impl Backend {
                     ConditionReason::ServerFault => "takes no clients",
                     _ => "has not applied the tenant's limits yet",
                 };
-                let host = format!("daemon {name} {what}: {why}");
-                let reason = reason.text_for_tenants();
-                let redacted =
-                    format!("daemon {name} {what} ({reason}): try again, or ask the host's operator");
-                Err(ServiceError::for_audience(
-                    ServiceError::Unavailable(host),
-                    ServiceError::Unavailable(redacted),
-                ))
+                let redacted = Redacted::NotApplied(name, what, reason);
+                let text = AudienceText::new(format!("daemon {name} {what}: {why}"), &redacted);
+                Err(text.error(ServiceError::Unavailable))
             }
         }
     }
@@ -376,8 +372,8 @@ fn no_slot(full: String, remedy: &'static str, lacking: Lacking) -> ServiceError
     match lacking {
         Lacking::TenantSlot => refused(full, remedy),
         Lacking::GpuSlot => {
-            let redacted = "the tenant's GPU takes no more clients at the moment".to_owned();
-            let redacted = refused(redacted, "wait (mps-manager run --wait), or try again");
+            let redacted =
+                refused(Redacted::GpuFull.to_string(), "wait (mps-manager run --wait), or try again");
             ServiceError::for_audience(refused(full, remedy), redacted)
         }
     }

@@ -3,6 +3,7 @@
 use super::LayoutReconciler;
 use crate::domain::DaemonName;
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::count::joined;
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::record::PartitionDrift;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
@@ -39,12 +40,11 @@ pub fn conditions(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Vec<C
     }
     conditions.extend(drifted(daemon, layout, now));
     if !layout.degraded.is_empty() {
-        let what: Vec<String> = layout.degraded.iter().map(ToString::to_string).collect();
         conditions.push(Condition::new(
             ConditionType::PartitionsDegraded,
             true,
             ConditionReason::OtherIds,
-            what.join("; "),
+            joined(&layout.degraded, "; "),
         ));
     }
     conditions
@@ -54,9 +54,8 @@ pub fn conditions(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Vec<C
 fn drifted(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Option<Condition> {
     let seen = &layout.drift_seen;
     let say = |drift: &[PartitionDrift], done: &str| {
-        let what: Vec<String> = drift.iter().map(ToString::to_string).collect();
-        let times = times(seen.count);
-        format!("{}. Another program changed that, {times} so far; {done}", what.join("; "))
+        let (what, times) = (joined(drift, "; "), times(seen.count));
+        format!("{what}. Another program changed that, {times} so far; {done}")
     };
     if !layout.drift.is_empty() {
         let done = match (&layout.not_repaired, layout.state) {
@@ -82,7 +81,7 @@ fn drifted(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Option<Condi
     let at = seen.last_at.filter(|at| now - at < SHOWN_MS)?;
     let (reason, done) = match seen.repaired_at {
         Some(repaired_at) if repaired_at >= at => (ConditionReason::Restored, "it was restored"),
-        _ => (ConditionReason::Over, "it is so no longer"),
+        _ => (ConditionReason::Over, "the partitions are as the layout says again"),
     };
     Some(Condition::new(ConditionType::PartitionsDrifted, false, reason, say(&seen.last, done)))
 }
