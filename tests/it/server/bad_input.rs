@@ -291,7 +291,9 @@ fn unknown_query_parameter_is_refused_without_effect() {
             "{reported}"
         );
     }
-    for path in ["/healthz?x=1", "/readyz?x=1", "/openapi.json?x=1", "/docs?x=1"] {
+    for path in
+        ["/healthz?x=1", "/readyz?x=1", "/openapi.json?x=1", "/docs?x=1", "/.well-known/api-catalog?x=1"]
+    {
         assert_eq!(api.get(path).status, 200, "{path}");
     }
     let spec =
