@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the Debian and the RPM package of a build that is there: `deploy/package.sh [release|debug] [OPTION OF CARGO-DEB...]`.
-# Needs cargo-deb, cargo-generate-rpm, and dpkg-dev for the libraries that the program needs. Everything is made below the build
+# Needs cargo-deb, cargo-generate-rpm, cargo-about, and dpkg-dev for the libraries that the program needs. Everything is made below the build
 # directory: what goes into the packages in package/, the packages in debian/ and generate-rpm/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -30,6 +30,7 @@ for shell in bash zsh fish; do
 done
 install -m 0755 "$binary" "$staged/mps-manager"
 strip "$staged/mps-manager"
+deploy/third-party.sh "$staged/THIRD-PARTY.txt"
 
 # cargo-deb looks for the libraries of what lies in the folder of a profile.
 cargo deb --no-build --no-strip "$@"

@@ -48,12 +48,9 @@ pub fn router(state: AppState) -> Router {
     let tables = layers::Tables::new(state.clone(), &operations);
     let api = authenticated.layer(middleware::from_fn_with_state(tables.clone(), layers::authenticated));
     let open = open.layer(middleware::from_fn_with_state(tables, layers::open));
-    Router::new()
-        .merge(api)
-        .merge(open)
-        .merge(pages)
-        .merge(probes)
-        .merge(docs::router())
+    [api, open, pages, probes, docs::router()]
+        .into_iter()
+        .fold(Router::new(), Router::merge)
         .route("/openapi.json", axum::routing::get(|| std::future::ready(document(&DOCUMENT))))
         .route("/openapi-3.0.json", axum::routing::get(|| std::future::ready(document(&DOCUMENT_3_0))))
         .fallback(no_route)

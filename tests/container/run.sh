@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The container image of a simulated host: `tests/container/run.sh [BINARY]`. Builds it with deploy/Containerfile on a base that mmdebstrap
-# makes of Debian's packages, runs it without a network, and takes a tenant and a client through it. Needs root, mmdebstrap, podman
-# and runc; nothing is skipped. BASE=IMAGE takes another base, which podman has or can fetch.
+# makes of Debian's packages, runs it without a network, and takes a tenant and a client through it. Needs root, mmdebstrap, podman,
+# runc and cargo-about; nothing is skipped. BASE=IMAGE takes another base, which podman has or can fetch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 binary=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/mps-manager}")
@@ -49,6 +49,7 @@ fi
 mkdir "$work/context"
 install -m 755 "$binary" "$work/context/mps-manager"
 strip "$work/context/mps-manager"
+deploy/third-party.sh "$work/context/THIRD-PARTY.txt"
 engine build --quiet --isolation chroot --build-arg BASE="$base" -f deploy/Containerfile -t mps-manager-sim "$work/context" >/dev/null
 say "ok: the image is built"
 
@@ -56,6 +57,8 @@ say "ok: the image is built"
 engine run --detach --name mps --network none --ulimit nofile=1000:1000 --ulimit nproc=1000:1000 mps-manager-sim >/dev/null
 inside() { engine exec mps "$@"; }
 until_true "the host in the container is ready" inside mps-manager status
+. tests/host/licences.sh
+names_licences "$(inside cat /usr/share/doc/mps-manager/THIRD-PARTY.txt)" || fail "the image does not name the licences of others"
 grep -q 'SIMULATED (h200x2' <<<"$(inside mps-manager status)" || fail "status does not say that the host is simulated"
 engine exec --detach mps mps-manager run --tenant demo -- mps-manager sim client --spin 600 --alloc 64
 until_true "a client of a tenant is connected" inside sh -c 'mps-manager clients | grep demo'

@@ -24,31 +24,60 @@ pub(crate) const SIMULATED: &str = env!("CARGO_BIN_EXE_simulated-mps");
 /// How long anything may take before it is said that it never will.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Asks again and again until there is an answer, with pauses of at most this long.
+/// Pauses between questions, and the end of patience.
 ///
 /// The last question begins after the deadline: one that took until then, or a machine that stood still, says nothing.
+pub(crate) struct Patience {
+    deadline: Instant,
+    pause: Duration,
+    longest_pause: Duration,
+    questions: usize,
+    longest: Duration,
+}
+
+impl Patience {
+    pub(crate) fn new(longest_pause: Duration) -> Self {
+        // Each question costs the host something, and most are answered soon or after one of its pauses.
+        let pause = longest_pause.min(Duration::from_millis(5));
+        Self {
+            deadline: Instant::now() + TIMEOUT,
+            pause,
+            longest_pause,
+            questions: 0,
+            longest: Duration::ZERO,
+        }
+    }
+
+    /// Counts a question without an answer, and returns the pause before the next; panics if there is no next.
+    pub(crate) fn pause(&mut self, began: Instant, what: impl FnOnce() -> String) -> Duration {
+        self.questions += 1;
+        self.longest = self.longest.max(began.elapsed());
+        assert!(
+            began < self.deadline,
+            "never happened: {} ({} questions, of which the longest took {:?})",
+            what(),
+            self.questions,
+            self.longest
+        );
+        let pause = self.pause;
+        self.pause = (pause * 3 / 2).min(self.longest_pause);
+        pause
+    }
+}
+
+/// Asks again and again until there is an answer, with pauses of at most this long.
 pub(crate) fn eventually_within<T>(
     longest_pause: Duration,
     mut ask: impl FnMut() -> Option<T>,
-    what: impl FnOnce() -> String,
+    what: impl Fn() -> String,
 ) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    // Each question costs the host something, and most are answered soon or after one of its pauses.
-    let mut pause = longest_pause.min(Duration::from_millis(5));
-    let (mut questions, mut longest) = (0, Duration::ZERO);
+    let mut patience = Patience::new(longest_pause);
     loop {
         let began = Instant::now();
         if let Some(answer) = ask() {
             return answer;
         }
-        (questions, longest) = (questions + 1, longest.max(began.elapsed()));
-        assert!(
-            began < deadline,
-            "never happened: {} ({questions} questions, of which the longest took {longest:?})",
-            what()
-        );
-        std::thread::sleep(pause);
-        pause = (pause * 3 / 2).min(longest_pause);
+        std::thread::sleep(patience.pause(began, &what));
     }
 }
 

@@ -2,7 +2,7 @@
 # The packages: `tests/systemd/packages.sh [release|debug]`. Builds a .deb and an .rpm of the build that is there, and a .deb of a
 # version after it, which has one more migration; installs, upgrades, rolls back, removes and purges them under a real systemd
 # (tests/systemd/run.sh), with clients that run; and checks the contents and the scripts of the .rpm. Needs root, cargo-deb,
-# cargo-generate-rpm, rpm and dpkg-dev; nothing is skipped.
+# cargo-generate-rpm, cargo-about, rpm and dpkg-dev; nothing is skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 profile=${1:-debug}
@@ -25,7 +25,8 @@ say "$(du -h "$work/scenario/old.deb" | cut -f1) .deb, $(du -h "$rpm" | cut -f1)
 # The .rpm: what is in it, that its scripts are shell, and that the configuration survives an upgrade.
 contents=$(rpm -qpl "$work/mps-manager.rpm")
 for file in /usr/bin/mps-manager /usr/lib/systemd/system/mps-manager.service /etc/mps-manager/config.toml \
-    /usr/lib/tmpfiles.d/mps-manager.conf /usr/share/bash-completion/completions/mps-manager /usr/share/licenses/mps-manager/LICENSE; do
+    /usr/lib/tmpfiles.d/mps-manager.conf /usr/share/bash-completion/completions/mps-manager /usr/share/licenses/mps-manager/LICENSE \
+    /usr/share/doc/mps-manager/openapi/v1.json; do
     grep -qx "$file" <<<"$contents" || fail "the .rpm lacks $file"
 done
 grep -q '^/usr/share/man/man1/mps-manager' <<<"$contents" || fail "the .rpm has no manual page"
@@ -45,7 +46,12 @@ mkdir "$work/unpacked"
 (cd "$work/unpacked" && { rpm2cpio "$work/mps-manager.rpm" || true; } | cpio -id --quiet)
 "$work/unpacked/usr/bin/mps-manager" --version >/dev/null || fail "the program in the .rpm does not run"
 "$work/unpacked/usr/bin/mps-manager" config check --config "$work/unpacked/etc/mps-manager/config.toml" >/dev/null || fail "the .rpm's configuration is refused"
-say "ok: contents and scripts of the .rpm"
+# Each package names those whose work is in it.
+. tests/host/licences.sh
+names_licences "$(cat "$work/unpacked/usr/share/licenses/mps-manager/THIRD-PARTY.txt")" || fail "the .rpm does not name the licences of others"
+names_licences "$(dpkg-deb --fsys-tarfile "$work/scenario/old.deb" | tar -xO ./usr/share/doc/mps-manager/THIRD-PARTY.txt)" ||
+    fail "the .deb does not name the licences of others"
+say "ok: contents and scripts of the .rpm, and licences in both packages"
 
 # The version after this one. It is built beside this one, with the same dependencies.
 next=$work/next

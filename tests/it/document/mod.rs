@@ -5,6 +5,7 @@
 //! The order matters: names first, since everything else refers to them; then each operation; then the schemas of answers; and at
 //! last what several operations share becomes a component.
 
+mod compatibility;
 mod directions;
 mod headers;
 mod host_schema;

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use mps_manager::domain::GpuUuid;
 use mps_manager::domain::gpu::{ComputeCapability, ComputeMode, GpuProcess};
@@ -13,6 +12,8 @@ use mps_manager::gpu::sim::SimInventory;
 use mps_manager::gpu::{Inventory, InventoryError};
 use rustix::fs::FlockOperation;
 use tempfile::TempDir;
+
+use crate::harness::eventually;
 
 const FIRST: &str = "GPU-11111111-0000-4000-8000-000000000001";
 const SECOND: &str = "GPU-22222222-0000-4000-8000-000000000002";
@@ -124,11 +125,7 @@ fn a_killed_process_is_gone() {
         .stdin(Stdio::null())
         .spawn()
         .expect("flock(1) starts");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while inventory.processes(&uuid(FIRST)).expect("processes").is_empty() {
-        assert!(Instant::now() < deadline, "the lock was never taken");
-        std::thread::yield_now();
-    }
+    eventually("the lock is taken", || !inventory.processes(&uuid(FIRST)).expect("processes").is_empty());
     holder.kill().expect("a signal");
     assert_eq!(holder.wait().expect("a status").signal(), Some(9));
     assert_eq!(inventory.processes(&uuid(FIRST)).expect("processes"), []);

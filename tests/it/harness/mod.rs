@@ -3,6 +3,7 @@
 //! The test is a subreaper: orphans come to it and are reaped.
 
 mod api;
+mod bare;
 mod client;
 mod database;
 mod direct;
@@ -20,15 +21,16 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::host;
 pub(crate) use crate::host::process::{reap_orphans, send};
-pub(crate) use crate::host::{Answer, MANAGER, SIMULATED};
+pub(crate) use crate::host::{Answer, MANAGER, SIMULATED, TIMEOUT};
 pub(crate) use api::Api;
+pub(crate) use bare::BareHost;
 pub(crate) use client::{Client, stderr_of};
 pub(crate) use foreign::Foreign;
 pub(crate) use outsider::{SmallDisk, limit_files, limit_of_one_more, open_files};
@@ -46,9 +48,43 @@ const TIMINGS: &str = "timings = { blocked_retry_ms = 500, driver_wait_ms = 100,
 /// The longest pause between two questions.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
+/// What a test waits for: a value that may not be there yet, or a condition that may not hold yet.
+pub(crate) trait Awaited {
+    type Value;
+    fn value(self) -> Option<Self::Value>;
+}
+
+impl<T> Awaited for Option<T> {
+    type Value = T;
+
+    fn value(self) -> Self {
+        self
+    }
+}
+
+impl Awaited for bool {
+    type Value = ();
+
+    fn value(self) -> Option<()> {
+        self.then_some(())
+    }
+}
+
 /// Asks again and again until there is an answer.
-pub(crate) fn eventually<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
-    host::eventually_within(LONGEST_PAUSE, ask, || what.to_owned())
+pub(crate) fn eventually<A: Awaited>(what: &str, mut ask: impl FnMut() -> A) -> A::Value {
+    host::eventually_within(LONGEST_PAUSE, || ask().value(), || what.to_owned())
+}
+
+/// Asks again and again from a task, beside which others go on.
+pub(crate) async fn eventually_async<A: Awaited>(what: &str, mut ask: impl AsyncFnMut() -> A) -> A::Value {
+    let mut patience = host::Patience::new(LONGEST_PAUSE);
+    loop {
+        let began = Instant::now();
+        if let Some(answer) = ask().await.value() {
+            return answer;
+        }
+        tokio::time::sleep(patience.pause(began, || what.to_owned())).await;
+    }
 }
 
 /// A number in the environment that a test is run with.

@@ -2,12 +2,11 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use rustix::io::retry_on_intr;
 use serde_json::Value;
 
-use super::Served;
+use super::{Served, TIMEOUT};
 
 /// A message of a stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,7 +42,7 @@ impl EventStream {
         last: Option<i64>,
     ) -> std::io::Result<Result<Self, (u16, String)>> {
         let mut socket = TcpStream::connect(url.trim_start_matches("http://"))?;
-        socket.set_read_timeout(Some(Duration::from_secs(30)))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         let last = last.map(|last| format!("Last-Event-ID: {last}\r\n")).unwrap_or_default();
         write!(socket, "GET /api/v1/events/stream{query} HTTP/1.0\r\n{credential}\r\n{last}\r\n")?;
         let mut bytes = Vec::new();

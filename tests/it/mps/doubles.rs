@@ -8,8 +8,8 @@ use mps_manager::mps::session::NoReplyCause;
 use mps_manager::mps::{Command, Control, ControlChannel as _, InstalledProgram, SessionError};
 use tokio::time::Instant;
 
-use super::host::{deadline, eventually};
-use crate::harness::scratch;
+use super::host::deadline;
+use crate::harness::{eventually_async, scratch};
 
 /// Echoes words it does not know, as the control program does; `$1` of `case` decides about the others.
 const ECHO: &str = r#"zz-*) printf 'Unknown command "%s"\n' "$line" ;;"#;
@@ -160,7 +160,7 @@ async fn held_back_output_is_called_so() {
             assert!(error.to_string().contains("holds its output back, for example a pipe"), "{error}");
             assert!((1..8).contains(&session.processes()), "{}", session.processes());
         }
-        eventually("its process is gone", || double.running().is_empty()).await;
+        eventually_async("its process is gone", async || double.running().is_empty()).await;
     }
 }
 
@@ -198,7 +198,7 @@ async fn misbehaving_program_is_called_what_it_is() {
         let error = session.send(&Command::Ps { server: None }).await.expect_err("no answer");
         assert!(matches!(error, SessionError::Misbehaved { .. }), "{script}: {error}");
         assert!(error.to_string().contains(message), "{script}: {error}");
-        eventually("its process is gone", || double.running().is_empty()).await;
+        eventually_async("its process is gone", async || double.running().is_empty()).await;
     }
 }
 
@@ -214,7 +214,7 @@ async fn silent_program_was_sent_nothing() {
     let error = control.quit(Some(1), soon()).await.expect_err("silence");
     assert!(matches!(error, SessionError::Unknown { cause: NoReplyCause::Deadline, .. }), "{error}");
     // What the program had started is gone with it.
-    eventually("a control process outlived its session", || double.running().is_empty()).await;
+    eventually_async("its control processes are gone", async || double.running().is_empty()).await;
 }
 
 #[tokio::test]
@@ -246,24 +246,17 @@ async fn dropped_future_kills_and_reports_its_command() {
     let mut session = control.session(deadline()).expect("a session");
     assert_eq!(session.send(&Command::Lspart).await.expect("an empty reply"), b"");
     let sending = session.send(&Command::StartServer { uid: 0 });
-    let hanging = async {
-        let until = deadline();
-        loop {
-            assert!(Instant::now() < until, "it never hung");
-            let running = double.running();
-            let asleep = |pid: &u32| process::command(*pid).is_some_and(|words| words == ["sleep", "600"]);
-            if running.iter().any(asleep) {
-                return running;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
+    let hanging = eventually_async("it hangs", async || {
+        let running = double.running();
+        let asleep = |pid: &u32| process::command(*pid).is_some_and(|words| words == ["sleep", "600"]);
+        running.iter().any(asleep).then_some(running)
+    });
     let running = tokio::select! {
         sent = sending => panic!("{sent:?}"),
         running = hanging => running,
     };
     // Gone from /proc altogether: not even a zombie.
-    eventually("a control process outlived its session", || {
+    eventually_async("its control processes are gone", async || {
         running.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
     })
     .await;
@@ -291,6 +284,6 @@ async fn dropped_sessions_leave_no_descriptors_open() {
         drop(tokio::time::timeout(Duration::from_micros(u64::from(round) * 50), sending).await);
     }
     // Other tests of this program open some at the same time, but not 200 and more.
-    eventually("descriptors are left open", || open() < before + 100).await;
-    eventually("control processes are left running", || double.running().is_empty()).await;
+    eventually_async("descriptors are closed", async || open() < before + 100).await;
+    eventually_async("control processes have ended", async || double.running().is_empty()).await;
 }

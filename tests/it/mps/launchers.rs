@@ -6,12 +6,13 @@ use std::time::Duration;
 use mps_manager::host::process;
 use mps_manager::mps::process::{DaemonSearch, Launcher, StartSpec, find, start};
 
-use super::host::{Host, eventually};
+use super::host::Host;
+use crate::harness::eventually_async;
 use crate::harness::scratch::install_script;
 
 /// A spec whose daemon is to be started by a shell script of these lines.
 fn launched_by(host: &Host, lines: &str) -> StartSpec {
-    let program = host.dir().join("launcher");
+    let program = host.path("launcher");
     install_script(&program, &format!("#!/bin/sh\n{lines}\n"));
     let arguments = ["--unit=a.scope", "--"].map(Into::into).into();
     StartSpec { launcher: Some(Launcher { program, arguments }), ..host.spec("a") }
@@ -23,7 +24,7 @@ async fn a_launcher_executes_the_command_in_its_place() {
     let spec = launched_by(&host, "echo \"$1\" >\"${0%/*}/unit\"; shift 2; exec \"$@\"");
     let started = start(&host.program(), &spec).await.expect("a daemon");
     assert_eq!(started.refused, None);
-    assert_eq!(fs::read_to_string(host.dir().join("unit")).expect("reported"), "--unit=a.scope\n");
+    assert_eq!(fs::read_to_string(host.path("unit")).expect("reported"), "--unit=a.scope\n");
     let words = process::command(started.identity.pid).expect("alive");
     assert_eq!(words.last().map(String::as_str), Some("-d"));
 }
@@ -58,14 +59,14 @@ async fn running_launcher_counts_as_starting_daemon() {
     let program = host.program();
     let starting = tokio::spawn(async move { start(&program, &spec).await });
     let at_work = || matches!(find(&token, &pipe), DaemonSearch::Starting(_));
-    eventually("the launcher is seen at work", at_work).await;
+    eventually_async("the launcher is seen at work", async || at_work()).await;
     starting.abort();
 }
 
 #[tokio::test]
 async fn missing_launcher_is_skipped() {
     let host = Host::new("h200x2");
-    let launcher = Launcher { program: host.dir().join("nowhere"), arguments: Vec::new() };
+    let launcher = Launcher { program: host.path("nowhere"), arguments: Vec::new() };
     let spec = StartSpec { launcher: Some(launcher), ..host.spec("a") };
     let started = start(&host.program(), &spec).await.expect("a daemon");
     assert!(started.refused.is_some_and(|why| why.contains("nowhere")));

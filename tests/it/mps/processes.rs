@@ -13,8 +13,9 @@ use mps_manager::mps::process::{
 };
 use mps_manager::mps::{Command, InstalledProgram};
 
-use super::host::{Host, TIMEOUT, ask, connected, eventually, server, token_of};
+use super::host::{Host, ask, connected, server, token_of};
 use crate::harness::scratch;
+use crate::harness::{TIMEOUT, eventually_async};
 
 #[tokio::test]
 async fn daemon_is_started_found_stopped_and_cleaned() {
@@ -143,7 +144,7 @@ async fn mismatched_daemon_is_doubtful() {
     let mut sleeper = std::process::Command::new("sleep");
     let mut sleeper =
         sleeper.arg("600").env("MPS_MANAGER_INCARNATION", "a token nobody gave").spawn().expect("sleep");
-    eventually("sleep never ran", || {
+    eventually_async("sleep runs", async || {
         process::command(sleeper.id()).is_some_and(|words| words == ["sleep", "600"])
     })
     .await;
@@ -166,7 +167,7 @@ async fn foreign_daemon_is_left_alone() {
         .status()
         .expect("runs");
     assert!(started.success());
-    eventually("the foreign daemon never came", || {
+    eventually_async("the foreign daemon comes", async || {
         occupant(&spec.pipe_directory).is_some_and(|o| o.pid.is_some())
     })
     .await;
@@ -208,12 +209,12 @@ async fn clients_get_their_grace_and_no_more() {
     connected(&control, client.pid()).await;
     let stopped = stop(&control, started.identity, 1).await.expect("stopped");
     assert_eq!(stopped.how, DaemonEnd::Quit);
-    eventually("the client went on without its daemon", || client.has_ended()).await;
+    eventually_async("the client ends with its daemon", async || client.has_ended()).await;
 }
 
 /// Both programs as one shell script.
 fn program(host: &Host, script: &str) -> InstalledProgram {
-    let dir = host.dir().join("bin");
+    let dir = host.path("bin");
     fs::create_dir_all(&dir).expect("made");
     for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
         scratch::install_script(&dir.join(name), &format!("#!/bin/sh\n{script}\n"));
@@ -246,13 +247,13 @@ async fn a_program_that_leaves_no_daemon_is_quoted() {
         spec.deadline = Duration::from_secs(2);
         let error = start(&program(&script), &spec).await.expect_err("no daemon").to_string();
         assert!(message.iter().any(|message| error.contains(message)), "{error}");
-        eventually("a process of a failed start is left over", || {
+        eventually_async("no process of the failed start is left", async || {
             process::find_by_env("MPS_MANAGER_INCARNATION", &spec.token).is_empty()
         })
         .await;
     }
 
-    let missing = InstalledProgram { path: host.dir().join("nothing"), ..host.program() };
+    let missing = InstalledProgram { path: host.path("nothing"), ..host.program() };
     assert!(matches!(start(&missing, &spec).await, Err(DaemonStartError::Spawn(_))));
 }
 
@@ -287,7 +288,7 @@ async fn static_mode_is_a_daemon_option() {
     let other = program(&host, &format!("[ $# = 0 ] && exec '{0}'; exec '{0}' -d", control.display()));
     let error = start(&other, &spec).await.expect_err("another mode");
     assert!(matches!(error, DaemonStartError::OtherMode { .. }), "{error}");
-    eventually("a daemon of a failed start is left over", || {
+    eventually_async("no daemon of the failed start is left", async || {
         process::find_by_env("MPS_MANAGER_INCARNATION", &spec.token).is_empty()
     })
     .await;

@@ -17,7 +17,7 @@ use mps_manager::mps::{Command, Control, DeviceSelector, SessionError, capabilit
 use tokio::time::Instant;
 
 use super::host::{Host, ask, connected, deadline, server};
-use crate::harness::{SetOnDrop, eventually, heavy, setting};
+use crate::harness::{SetOnDrop, eventually, eventually_async, heavy, setting};
 
 #[tokio::test]
 async fn capabilities_of_two_versions_are_distinguished() {
@@ -25,7 +25,7 @@ async fn capabilities_of_two_versions_are_distinguished() {
         [("h200x2@13.0", "13.0", false, 48), ("h200x2@13.1", "13.1", true, 60)]
     {
         let host = Host::new(profile);
-        let place = host.dir().join("asked");
+        let place = host.path("asked");
         let capability = capability::probe(&host.program(), None, &place).await.expect("a control program");
         assert_eq!(capability.cuda_version(), version);
         assert_eq!(capability.static_partitions(), partitions);
@@ -40,7 +40,7 @@ async fn old_program_is_asked_once_by_a_daemon() {
         [("h200x1@12.2", "12.2", false), ("h200x1@12.4", "12.4", true), ("h200x1@12.8", "12.8", true)]
     {
         let host = Host::new(profile);
-        let place = host.dir().join("asked");
+        let place = host.path("asked");
         let driver = RunningDriver { version: "of-no-file".into(), cuda: Some(cuda.to_owned()) };
         let probe = async || {
             capability::probe(&host.program(), Some(&driver), &place).await.expect("a control program")
@@ -52,8 +52,8 @@ async fn old_program_is_asked_once_by_a_daemon() {
         );
         assert!(!place.exists(), "nothing of the daemon that was asked is left");
         // The program that asked it to quit may still be ending.
-        let world = host.dir().join("w").to_string_lossy().into_owned();
-        eventually("no process is left", || find_by_env("MPS_SIM_WORLD", &world).is_empty().then_some(()));
+        let world = host.world.dir().to_string_lossy().into_owned();
+        eventually("no process is left", || find_by_env("MPS_SIM_WORLD", &world).is_empty());
         // What it knew is kept for this very file.
         let kept = place.with_extension("json");
         let text = std::fs::read_to_string(&kept).expect("kept");
@@ -70,8 +70,7 @@ async fn old_program_is_asked_once_by_a_daemon() {
 #[tokio::test]
 async fn program_without_memory_limits_is_refused() {
     let host = Host::new("h200x1@11.4");
-    let refused =
-        capability::probe(&host.program(), None, &host.dir().join("asked")).await.expect_err("too old");
+    let refused = capability::probe(&host.program(), None, &host.path("asked")).await.expect_err("too old");
     assert!(
         refused
             .to_string()
@@ -124,7 +123,7 @@ async fn limit_is_confirmed_by_getter_and_log() {
     let read = parse::memory_limit(&ask(&control, Command::GetMemoryLimit { server, device }).await);
     assert_eq!(read, Ok(Some(LimitReading::Whole(limit))));
     let proof = LogEvent::MemoryLimitSet { device: host.gpus[0].to_string(), bytes: limit.bytes() };
-    super::host::eventually("server.log never mentioned the limit", || {
+    eventually_async("server.log has the limit", async || {
         let text = log::tail(&spec.log_directory.join("server.log"), 1 << 16);
         log::read(text.as_bytes()).iter().any(|record| record.event == proof && record.pid == server)
     })
@@ -219,7 +218,7 @@ async fn lost_greeting_costs_less_than_the_deadline() {
         }
     });
     // The simulated daemon lets every second one wait in silence, so by then several attempts were lost.
-    super::host::eventually("it was not tried again", || accepted() >= before + 8).await;
+    eventually_async("it is tried again", async || accepted() >= before + 8).await;
     held.close().await;
     let (reply, processes) = waiting.await.expect("no panic");
     assert_eq!(parse::server_list(&reply.expect("a reply")), Ok(vec![]));
@@ -253,7 +252,7 @@ async fn termination_of_stopped_client_happens_later() {
 
     // The caller is long dead, and its command takes effect.
     client.signal(Signal::CONT);
-    super::host::eventually("the client was never terminated", || client.has_ended()).await;
+    eventually_async("the client is terminated", async || client.has_ended()).await;
     assert_eq!(parse::server_list(&ask(&control, Command::GetServerList).await), Ok(vec![server]));
 }
 
@@ -280,7 +279,7 @@ async fn termination_runs_alone_and_reports_its_result() {
     let refused = parse::terminate(&ask(&control, stranger).await).expect("read");
     assert!(matches!(refused, Terminated::Refused { code: 1, .. }), "{refused:?}");
     assert_eq!(parse::terminate(&ask(&control, terminate).await), Ok(Terminated::Done));
-    super::host::eventually("the client went on", || client.has_ended()).await;
+    eventually_async("the client ends", async || client.has_ended()).await;
 }
 
 #[tokio::test]

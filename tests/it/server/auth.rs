@@ -18,7 +18,8 @@ fn tcp_needs_admin_token_except_for_probes() {
         assert!(answer.header("www-authenticate").unwrap().starts_with("Bearer"));
     }
     assert_eq!(host.api().with_token(Some(&host.token())).get(path).status, 200);
-    for probe in ["/healthz", "/readyz", "/readyz/daemons/gpu0", "/openapi.json"] {
+    for probe in ["/healthz", "/readyz", "/readyz/daemons/gpu0", "/openapi.json", "/.well-known/api-catalog"]
+    {
         assert_eq!(host.api().with_token(None).get(probe).status, 200, "{probe}");
     }
     // Without a token, not even what exists is revealed.

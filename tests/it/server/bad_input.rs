@@ -2,19 +2,18 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::document::expanded;
-use crate::harness::{Host, InProcess, Served, SmallDisk, eventually};
+use crate::harness::{Host, InProcess, Served, SmallDisk, TIMEOUT, eventually};
 
 /// One request as it stands, and its whole answer; the connection is closed after it.
 pub(super) fn raw(host: &Served, head: &str, body: &[u8]) -> (u16, String) {
     let address = host.url().trim_start_matches("http://").to_owned();
     let mut stream = TcpStream::connect(&address).expect("connected");
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     let token = host.token();
     let length = body.len();
     let request = format!(
@@ -292,7 +291,9 @@ fn unknown_query_parameter_is_refused_without_effect() {
             "{reported}"
         );
     }
-    for path in ["/healthz?x=1", "/readyz?x=1", "/openapi.json?x=1", "/docs?x=1"] {
+    for path in
+        ["/healthz?x=1", "/readyz?x=1", "/openapi.json?x=1", "/docs?x=1", "/.well-known/api-catalog?x=1"]
+    {
         assert_eq!(api.get(path).status, 200, "{path}");
     }
     let spec =

@@ -1,4 +1,4 @@
-//! The API's reference at /docs: whole without a network, and held by a strict content security policy.
+//! The API's reference at /docs: whole without a network, and held by a strict content security policy; and the catalog that leads to it.
 
 use reqwest::Method;
 
@@ -35,4 +35,37 @@ fn reference_is_small_on_the_wire() {
     let host = InProcess::stopped();
     let packed = host.api().with_token(None).send(Method::GET, "/docs", &[("accept-encoding", "gzip")], None);
     assert_eq!(packed.header("content-encoding"), Some("gzip"));
+}
+
+#[test]
+fn catalog_leads_anyone_to_the_api() {
+    let host = InProcess::stopped();
+    let anyone = host.api().with_token(None);
+    for method in [Method::GET, Method::HEAD] {
+        let answer = anyone.send(method, "/.well-known/api-catalog", &[], None);
+        assert_eq!(answer.status, 200);
+        let expected = "application/linkset+json; profile=\"https://www.rfc-editor.org/info/rfc9727\"";
+        assert_eq!(answer.header("content-type"), Some(expected));
+        assert_eq!(answer.header("link"), Some("</.well-known/api-catalog>; rel=\"api-catalog\""));
+    }
+    let catalog = anyone.get("/.well-known/api-catalog").json();
+    let [itself, api] = catalog["linkset"].as_array().expect("a set of links").as_slice() else {
+        panic!("{catalog}")
+    };
+    assert_eq!(itself["anchor"], "/.well-known/api-catalog");
+    assert_eq!(itself["item"][0]["href"], api["anchor"]);
+    for (relation, expected) in [
+        ("service-desc", &["/openapi.json", "/openapi-3.0.json"][..]),
+        ("service-doc", &["/docs"]),
+        ("status", &["/healthz", "/readyz"]),
+    ] {
+        let links = api[relation].as_array().unwrap_or_else(|| panic!("{relation}: {api}"));
+        let targets: Vec<&str> = links.iter().map(|link| link["href"].as_str().expect("a target")).collect();
+        assert_eq!(targets, expected, "{relation}");
+        for link in links {
+            let answer = anyone.get(link["href"].as_str().expect("a target"));
+            let served = answer.header("content-type").and_then(|mime| mime.split(';').next());
+            assert_eq!((answer.status, served), (200, link["type"].as_str()), "{link}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, EventStream, Host, heavy, setting};
+use crate::harness::{Api, EventStream, Host, TIMEOUT, heavy, setting};
 
 /// Kills of the manager, unless the environment says otherwise.
 const KILLS: u64 = 1;
@@ -61,7 +61,7 @@ impl Received {
     /// Reads until so many events have come since, or for a while; says whether the stream is still there.
     fn read(&mut self, stream: &mut EventStream, events: usize) -> bool {
         let (before, began) = (self.ids.len(), Instant::now());
-        while self.ids.len() < before + events && began.elapsed() < Duration::from_secs(30) {
+        while self.ids.len() < before + events && began.elapsed() < TIMEOUT {
             match stream.read(fastrand::usize(1..4000)) {
                 Ok(messages) => self.take(messages),
                 Err(_) => return false,

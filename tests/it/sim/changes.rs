@@ -2,9 +2,10 @@
 
 use rustix::process::Signal;
 
-use super::host::{DEADLINE, Host, NOBODY, eventually, finish};
+use super::host::{Host, NOBODY, finish};
 use super::replay::replace_word;
 use super::transcript;
+use crate::harness::{TIMEOUT, eventually};
 
 const RECORDING: &str = "12-h200-x1-limit-getter.txt";
 
@@ -74,7 +75,7 @@ fn recording_12_busy_server_shutdown_backs_off() {
     assert_eq!(host.ask(queries), before);
 
     client.signal(Signal::KILL);
-    client.finish(DEADLINE);
+    client.finish(TIMEOUT);
     eventually("another server is there", || host.ask("get_server_list").trim() != server);
     host.ready();
     let log = host.log("control.log");
@@ -117,12 +118,12 @@ fn quit_backs_off_in_the_same_way() {
     host.start(&["-d"], &[]);
     let client = host.busy_client(&["--spin", "60"], &[]);
     let server = host.ready().as_raw_nonzero().to_string();
-    assert_eq!(finish(&mut host.control_program(), b"quit -t 1\n", DEADLINE).rc, 0);
+    assert_eq!(finish(&mut host.control_program(), b"quit -t 1\n", TIMEOUT).rc, 0);
     let log = host.log("control.log");
     assert!(log.contains("] quit command issued with timeout of 1\n"), "{log}");
     let recorded = &attempts(&transcript::hardware(RECORDING), "450")[..6];
     let attempts = attempts(&log, &server);
     assert_eq!(attempts[..recorded.len()], *recorded);
     assert_eq!(attempts.last().unwrap(), "Force shutting down server S");
-    assert_eq!(client.finish(DEADLINE).rc, 4);
+    assert_eq!(client.finish(TIMEOUT).rc, 4);
 }

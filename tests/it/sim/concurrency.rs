@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal};
 
-use super::host::{DEADLINE, Done, Host, eventually, finish, uid};
+use super::host::{Done, Host, finish, uid};
 use super::terminal::Terminal;
+use crate::harness::{TIMEOUT, eventually};
 
 const REFUSED: &str = "Cannot send command to MPS control daemon process\n";
 
@@ -31,7 +32,7 @@ fn end(done: &Done) -> End {
 }
 
 fn call(host: &Host) -> End {
-    end(&finish(&mut host.control_program(), b"get_server_list\nzz-1\n", DEADLINE))
+    end(&finish(&mut host.control_program(), b"get_server_list\nzz-1\n", TIMEOUT))
 }
 
 #[test]
@@ -49,7 +50,7 @@ fn held_session_fails_others_in_both_ways() {
     // An idle session disturbs nobody.
     assert!((0..20).all(|_| call(&host) == End::Answered));
     held.say("zz-held");
-    held.shows("zz-held\"\r\n", DEADLINE);
+    held.shows("zz-held\"\r\n", TIMEOUT);
     let ends: Vec<End> = (0..60).map(|_| call(&host)).collect();
     assert!(!ends.contains(&End::Answered));
     assert!(ends.contains(&End::Refused) && ends.contains(&End::Empty), "{ends:?}");

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::host::{Busy, DEADLINE, Host, NOBODY, can_become_nobody, eventually, finish, uid};
+use super::host::{Busy, Host, NOBODY, can_become_nobody, finish, uid};
 use super::replay::Replay;
 use super::transcript;
+use crate::harness::{TIMEOUT, eventually};
 
 const H200_01: &str = "GPU-514466a0-8e68-f857-9f73-e438010e48cb";
 const H200_03: &str = "GPU-63d36076-e242-e60f-b1d0-629fff0ef875";
@@ -33,7 +34,7 @@ fn recording_01_help_and_version() {
     let host = Host::new("h200x1@13.0");
     let mut shown = String::new();
     for option in ["--help", "-h", "-v", "-v"] {
-        let done = finish(host.control_program().arg(option), b"", DEADLINE);
+        let done = finish(host.control_program().arg(option), b"", TIMEOUT);
         assert_eq!((done.rc, done.stderr.as_str()), (0, ""));
         shown.push_str(&done.stdout);
     }
@@ -51,7 +52,7 @@ fn recording_01_commands_clients_and_a_fault() {
     r.name(NAMESPACE, &namespace());
     r.play_to("start");
     host.start(&["-d"], &[]);
-    let second = finish(host.control_program().arg("-d"), b"", DEADLINE);
+    let second = finish(host.control_program().arg("-d"), b"", TIMEOUT);
     r.compare(
         0,
         "second start",
@@ -70,7 +71,7 @@ fn recording_01_commands_clients_and_a_fault() {
     r.name("668", &name(first.pid()));
     r.name("669", &name(second.pid()));
     r.play_to("fault");
-    let terminated = second.finish(DEADLINE);
+    let terminated = second.finish(TIMEOUT);
     assert_eq!(terminated.rc, 4);
     assert!(
         terminated.stderr.contains(
@@ -80,20 +81,20 @@ fn recording_01_commands_clients_and_a_fault() {
 
     let culprit = host.busy_client(&["--fault-after", "0"], &[]);
     r.name("715", &name(culprit.pid()));
-    let failed = first.finish(DEADLINE);
+    let failed = first.finish(TIMEOUT);
     assert_eq!(failed.rc, 4);
     assert!(failed.stderr.contains("cudaErrorIllegalAddress an illegal memory access was encountered"));
     eventually("the first client is gone", || host.ask("ps").lines().count() == 2);
     r.before("ps");
     r.one();
-    assert_eq!(culprit.finish(DEADLINE).rc, 0);
+    assert_eq!(culprit.finish(TIMEOUT).rc, 0);
     eventually("the server is well", || host.ask(&format!("get_server_status {server}")) == "ACTIVE\n");
     r.play_to("logs");
     r.name("/tmp/mps/pipe", &host.pipe().display().to_string());
     r.name("/tmp/mps/log", &host.pipe().with_file_name("log").display().to_string());
     super::logs::compare_01(&host, &r);
     r.play_to("static");
-    let unknown = finish(host.control_program().args(["-d", "-S"]), b"", DEADLINE);
+    let unknown = finish(host.control_program().args(["-d", "-S"]), b"", TIMEOUT);
     let recorded = transcript::text("01-h200-x1-commands-clients-fault.txt");
     let (_, rest) = recorded.split_once("## static\n").unwrap();
     let (usage, _) = rest.split_once("$ lspart").unwrap();
@@ -162,7 +163,7 @@ fn recording_03_argument_grammar_and_users() {
     r.play_to("-M");
     assert!(daemon.output().0.contains("] Cmd:terminate_client 1 2\n"), "-f repeats the log on stdout");
     daemon.signal(Signal::TERM);
-    assert_eq!(daemon.finish(DEADLINE).rc, 128 + 15);
+    assert_eq!(daemon.finish(TIMEOUT).rc, 128 + 15);
 
     host.move_to("m");
     host.start(&["-d", "-M"], &[]);
@@ -185,7 +186,7 @@ fn recording_03_argument_grammar_and_users() {
     });
     assert!(second.running());
     first.signal(Signal::KILL);
-    let done = second.finish(DEADLINE);
+    let done = second.finish(TIMEOUT);
     assert_eq!(done.rc, 0, "{done:?}");
 }
 
@@ -196,7 +197,7 @@ fn nobody(command: &mut std::process::Command) -> &mut std::process::Command {
 /// Runs a command as nobody, or as oneself where that cannot be.
 fn as_nobody(command: &mut std::process::Command) {
     let command = if can_become_nobody() { nobody(command) } else { command };
-    let done = finish(command, b"", DEADLINE);
+    let done = finish(command, b"", TIMEOUT);
     assert_eq!(done.rc, 0, "{done:?}");
 }
 
@@ -232,7 +233,7 @@ fn recording_04_faults_across_four_gpus() {
     }
     r.before("get_server_status");
     culprit.signal(Signal::CONT);
-    let (second, third) = (second.finish(DEADLINE), third.finish(DEADLINE));
+    let (second, third) = (second.finish(TIMEOUT), third.finish(TIMEOUT));
     assert_eq!((second.rc, third.rc), (4, 4));
     assert!(second.stderr.contains("cudaErrorIllegalAddress"), "{}", second.stderr);
     assert!(third.stderr.contains("cudaErrorLaunchFailure"), "{}", third.stderr);
@@ -245,13 +246,13 @@ fn recording_04_faults_across_four_gpus() {
     assert_eq!((refused.rc, refused.stdout.as_str()), (3, "cuInit(0) -> CUDA_ERROR_MPS_SERVER_NOT_READY\n"));
     r.one();
     culprit.signal(Signal::CONT);
-    assert_eq!(culprit.finish(DEADLINE).rc, 0);
+    assert_eq!(culprit.finish(TIMEOUT).rc, 0);
     host.ready();
     r.before("get_server_status 902");
     r.one();
     r.one();
     bystander.signal(Signal::KILL);
-    bystander.finish(DEADLINE);
+    bystander.finish(TIMEOUT);
     assert_eq!(host.client(&["--gpus", "0"], &[]).rc, 0);
     super::logs::compare_04(&host, &r);
     r.end();
@@ -278,7 +279,7 @@ fn recording_05_ordinals_and_percentages() {
     r.before("quit");
     for client in [first, second] {
         client.signal(Signal::KILL);
-        client.finish(DEADLINE);
+        client.finish(TIMEOUT);
     }
     r.play_to("daemon with CUDA_VISIBLE_DEVICES=1");
 
@@ -322,7 +323,7 @@ fn recording_07_limits_by_uuid_and_other_users() {
     r.one();
     r.one();
     client.signal(Signal::CONT);
-    assert_eq!(client.finish(DEADLINE).rc, 4, "the termination took effect though its caller was killed");
+    assert_eq!(client.finish(TIMEOUT).rc, 4, "the termination took effect though its caller was killed");
     host.ready();
     r.end();
 }

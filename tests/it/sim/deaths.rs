@@ -2,8 +2,9 @@
 
 use rustix::process::{Signal, test_kill_process};
 
-use super::host::{DEADLINE, Host, eventually, uid};
+use super::host::{Host, uid};
 use super::transcript;
+use crate::harness::{TIMEOUT, eventually};
 
 const RPC: &str =
     "cudaErrorMpsRpcFailure the remote procedural call between the MPS server and the MPS client failed";
@@ -25,7 +26,7 @@ fn killed_server_ends_clients_and_is_replaced() {
     let client = host.busy_client(&["--spin", "60"], &[]);
     let server = host.ready();
     host.signal(server, Signal::KILL);
-    let done = client.finish(DEADLINE);
+    let done = client.finish(TIMEOUT);
     assert_eq!(done.rc, 4);
     assert!(done.stderr.contains(RPC), "{}", done.stderr);
     eventually("the daemon has noticed", || host.ask("get_server_list").is_empty());
@@ -69,7 +70,7 @@ fn killed_daemon_ends_its_server_and_clients() {
     let client = host.busy_client(&["--spin", "60"], &[]);
     let (server, daemon) = (host.ready(), host.daemon());
     host.signal(daemon, Signal::KILL);
-    let done = client.finish(DEADLINE);
+    let done = client.finish(TIMEOUT);
     assert_eq!(done.rc, 4);
     assert!(done.stderr.contains(RPC), "{}", done.stderr);
     assert_eq!(names(&host), ALL);
@@ -97,7 +98,7 @@ fn killed_client_frees_only_its_memory() {
     eventually("the memory is taken", || free() < 145 << 30);
     let before = free();
     killed.signal(Signal::KILL);
-    killed.finish(DEADLINE);
+    killed.finish(TIMEOUT);
     assert!(free() > before + (4096 << 20));
     let lists_the_other = format!("{}\n", stays.pid().as_raw_nonzero());
     eventually("the list is right", || host.ask(&format!("get_client_list {server}")) == lists_the_other);
@@ -115,7 +116,7 @@ fn quit_waits_for_clients_and_refuses_new_ones() {
     assert_eq!(quit.rc, 124, "it waits as long as it is let");
     assert_eq!(host.client(&[], &[]).rc, 3);
     client.signal(Signal::KILL);
-    client.finish(DEADLINE);
+    client.finish(TIMEOUT);
     eventually("the daemon is gone", || host.control("ps").stderr.starts_with("Cannot find"));
     assert_eq!(names(&host), ["control", "control_lock", "control_privileged"]);
 }
@@ -125,7 +126,7 @@ fn server_process_resembles_its_daemon() {
     let host = Host::new("h200x1@13.0");
     let bin = host.world.bin();
     let mut program = host.command(bin.join("nvidia-cuda-mps-control"));
-    assert_eq!(super::host::finish(program.arg("-d").current_dir(host.path("w")), b"", DEADLINE).rc, 0);
+    assert_eq!(super::host::finish(program.arg("-d").current_dir(host.path("w")), b"", TIMEOUT).rc, 0);
     let (server, daemon) = (host.server().as_raw_nonzero(), host.daemon().as_raw_nonzero());
     let recorded = transcript::hardware("10-h200-x1-probe.txt");
     let (_, recorded) = recorded.split_once("## process 548: server\n").unwrap();

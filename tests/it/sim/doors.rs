@@ -13,7 +13,8 @@ use rustix::net::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::host::{Busy, DEADLINE, Host, NOBODY, can_become_nobody, eventually, finish};
+use super::host::{Busy, Host, NOBODY, can_become_nobody, finish};
+use crate::harness::{TIMEOUT, eventually};
 
 /// A directory with the daemon's socket under a second name, and nothing else.
 fn view(host: &Host) -> PathBuf {
@@ -80,7 +81,7 @@ fn silent_socket_holds_a_client_until_it_closes() {
     send(&connection, &[0; 8], SendFlags::empty()).unwrap();
     assert!(client.running());
     drop(connection);
-    let done = client.finish(DEADLINE);
+    let done = client.finish(TIMEOUT);
     assert!(is_outside(&serde_json::from_str(&done.stdout).unwrap()), "{done:?}");
 }
 
@@ -107,7 +108,7 @@ fn greeted_client_never_runs_outside() {
         } else {
             drop((greet(&door), first));
         }
-        let done = client.finish(DEADLINE);
+        let done = client.finish(TIMEOUT);
         let seen: Value = serde_json::from_str(&done.stdout).unwrap();
         assert_eq!(
             (done.rc, &seen["error"]),
@@ -126,7 +127,7 @@ fn linked_socket_grants_no_operator_rights() {
     assert_eq!(seen_through(&host, &view)["devices"][0]["sms"], 32);
     let ask = |lines: &str| {
         let mut control = host.control_program();
-        finish(control.env("CUDA_MPS_PIPE_DIRECTORY", &view), format!("{lines}\n").as_bytes(), DEADLINE)
+        finish(control.env("CUDA_MPS_PIPE_DIRECTORY", &view), format!("{lines}\n").as_bytes(), TIMEOUT)
     };
     assert_eq!(ask("get_default_active_thread_percentage").stdout, "25.0\n");
     let uid = rustix::process::getuid().as_raw();
@@ -165,7 +166,7 @@ fn closed_pipe_directory_ends_servers_without_multi_user() {
         let nobody = |pipe: &Path| {
             let env = [("CUDA_MPS_PIPE_DIRECTORY", pipe.to_str().unwrap())];
             let mut command = host.client_command(&["--json"], &env);
-            let done = finish(std::os::unix::process::CommandExt::uid(&mut command, NOBODY), b"", DEADLINE);
+            let done = finish(std::os::unix::process::CommandExt::uid(&mut command, NOBODY), b"", TIMEOUT);
             serde_json::from_str::<Value>(&done.stdout).unwrap()
         };
         assert!(is_outside(&nobody(&host.pipe())), "the directory itself is closed");

@@ -1,7 +1,8 @@
 //! The ceiling on clients, what a client does that cannot have what it wants, and what is written of fatal errors.
 
-use super::host::{Busy, DEADLINE, Host, eventually};
+use super::host::{Busy, Host};
 use super::transcript;
+use crate::harness::{TIMEOUT, eventually};
 
 /// Fills a GPU with clients; returns how many got in and the last one's words.
 fn fill(host: &Host) -> (usize, String) {
@@ -14,12 +15,12 @@ fn fill(host: &Host) -> (usize, String) {
         });
         if !client.running() || client.output().0.contains("_UNAVAILABLE") {
             let count = clients.len();
-            let done = client.finish(DEADLINE);
+            let done = client.finish(TIMEOUT);
             assert_eq!(done.rc, 3);
             for client in clients {
                 let client: Busy = client;
                 client.signal(rustix::process::Signal::KILL);
-                client.finish(DEADLINE);
+                client.finish(TIMEOUT);
             }
             return (count, done.stdout);
         }
@@ -146,7 +147,7 @@ fn compare_fault(recorded: &RecordedFault) {
         .collect();
     let pids: Vec<u32> = started.iter().map(|one| one.pid().as_raw_nonzero().get().unsigned_abs()).collect();
     for client in started {
-        client.finish(DEADLINE);
+        client.finish(TIMEOUT);
     }
     eventually("the last one is gone", || host.log("server.log").contains("Destroy server context"));
     let log = host.log("server.log");
@@ -158,8 +159,8 @@ fn assertion_of_a_kernel_harms_no_neighbour() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let neighbour = host.busy_client(&["--spin", "2"], &[]);
-    let failed = host.busy_client(&["--fault-after", "0", "--fault-kind", "assert"], &[]).finish(DEADLINE);
+    let failed = host.busy_client(&["--fault-after", "0", "--fault-kind", "assert"], &[]).finish(TIMEOUT);
     assert_eq!(failed.rc, 0, "{}", failed.stderr);
-    assert_eq!(neighbour.finish(DEADLINE).rc, 0);
+    assert_eq!(neighbour.finish(TIMEOUT).rc, 0);
     assert!(!host.log("server.log").contains("fatal GPU error"));
 }

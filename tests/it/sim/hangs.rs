@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
-use super::host::{Busy, DEADLINE, Done, Host, NOBODY, can_become_nobody, eventually, finish};
+use super::host::{Busy, Done, Host, NOBODY, can_become_nobody, finish};
 use super::transcript;
+use crate::harness::{TIMEOUT, eventually};
 
 /// How long nothing is waited for.
 const SILENCE: Duration = Duration::from_millis(400);
@@ -22,7 +23,7 @@ fn hung() -> (Host, Pid) {
     let client = Busy::spawn(&mut host.client_command(&[], &[]));
     eventually("the client waits", || host.log("control.log").contains("push client to pending list"));
     client.signal(Signal::KILL);
-    client.finish(DEADLINE);
+    client.finish(TIMEOUT);
     eventually("the server hangs", || host.log("server.log").ends_with(&format!("{LAST_WORDS}\n")));
     let server = host.ask("get_server_list");
     let server = Pid::from_raw(server.trim().parse().unwrap()).unwrap();
@@ -90,7 +91,7 @@ fn hung_server_outlives_its_daemon() {
     assert!(on_gpu(&host, server));
     host.signal(server, Signal::KILL);
     eventually("its memory is free", || !on_gpu(&host, server));
-    assert_eq!(waits.finish(DEADLINE).rc, 3);
+    assert_eq!(waits.finish(TIMEOUT).rc, 3);
     assert_eq!(host.client(&[], &[]).rc, 0);
 }
 
@@ -116,9 +117,9 @@ fn client_killed_behind_other_user_hangs_server() {
         host.log("control.log").contains("from user 65534: Server is not")
     });
     waiting.signal(Signal::KILL);
-    waiting.finish(DEADLINE);
+    waiting.finish(TIMEOUT);
     first.signal(Signal::KILL);
-    first.finish(DEADLINE);
+    first.finish(TIMEOUT);
     eventually("the next server hangs", || host.log("server.log").ends_with(&format!("{LAST_WORDS}\n")));
     assert_ne!(host.ask("get_server_list").trim(), server.as_raw_nonzero().to_string());
     assert_unanswered(&host, "ps");
@@ -164,9 +165,9 @@ fn client_killed_while_connecting_hangs_server() {
 
         host.signal(server, Signal::KILL);
         eventually("the daemon is back", || host.ask("get_server_list").is_empty());
-        let waited = waits.finish(DEADLINE);
+        let waited = waits.finish(TIMEOUT);
         assert!(waited.rc == 3 && waited.stdout.contains("CUDA_ERROR_MPS_CONNECTION_FAILED"), "{waited:?}");
-        let ended = busy.finish(DEADLINE);
+        let ended = busy.finish(TIMEOUT);
         assert!(ended.rc == 4 && ended.stderr.contains("cudaErrorMpsRpcFailure"), "{ended:?}");
         assert_eq!(host.client(&[], &[]).rc, 0);
     });
@@ -180,7 +181,7 @@ fn client_killed_after_connecting_is_harmless() {
     for _ in 0..10 {
         let client = host.busy_client(&["--spin", "60"], &[]);
         client.signal(Signal::KILL);
-        client.finish(DEADLINE);
+        client.finish(TIMEOUT);
     }
     assert_eq!(host.client(&[], &[]).rc, 0);
     assert_eq!(host.ready(), server);
@@ -217,11 +218,11 @@ fn connecting_hang_heals_with_the_server() {
     all_at_once(commands, |command| assert_unanswered(&host, command));
     let another = Busy::spawn(&mut host.client_command(&["--json"], &[]));
     waits.signal(Signal::KILL);
-    waits.finish(DEADLINE);
+    waits.finish(TIMEOUT);
     all_at_once(commands, |command| assert_unanswered(&host, command));
     host.signal(server, Signal::KILL);
     eventually("the daemon answers", || host.ask("get_server_list").is_empty());
-    another.finish(DEADLINE);
+    another.finish(TIMEOUT);
     assert_eq!(host.client(&[], &[]).rc, 0);
     assert_ne!(host.ready(), server);
 }

@@ -1,7 +1,8 @@
-//! A simulated host of one test: a world, a pipe and a log directory, and every process in it.
+//! A simulated host with a pipe and a log directory, used as a shell and CUDA programs use it, without any reader of ours.
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{Read as _, Write as _};
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -10,22 +11,15 @@ use std::sync::Mutex;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use mps_manager::host::process;
-use mps_manager::sim::world::{World, create_for};
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
-use tempfile::TempDir;
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{SIMULATED, scratch};
+use crate::harness::{BareHost, SIMULATED, TIMEOUT, eventually};
 
-pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_mps-manager");
-/// How long a test waits for anything.
-pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 /// The user `nobody` of the recordings.
 pub(super) const NOBODY: u32 = 65534;
 
 pub(super) struct Host {
-    dir: TempDir,
-    pub(super) world: World,
+    bare: BareHost,
     /// The pipe directory that new daemons and callers use, by name.
     place: Mutex<String>,
 }
@@ -39,22 +33,22 @@ pub(super) struct Done {
     pub(super) rc: i32,
 }
 
+impl Deref for Host {
+    type Target = BareHost;
+
+    fn deref(&self) -> &BareHost {
+        &self.bare
+    }
+}
+
 impl Host {
     pub(super) fn new(profile: &str) -> Self {
-        set_child_subreaper(Some(getpid())).unwrap();
-        let dir = scratch::directory("ms");
-        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
-        let world = create_for(&dir.path().join("w"), profile, Path::new(SIMULATED)).unwrap();
-        Self { dir, world, place: Mutex::new("a".to_owned()) }
+        Self { bare: BareHost::new(profile), place: Mutex::new("a".to_owned()) }
     }
 
     /// Uses another pair of pipe and log directories from now on.
     pub(super) fn move_to(&self, place: &str) {
         place.clone_into(&mut self.place.lock().unwrap());
-    }
-
-    pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
     }
 
     pub(super) fn pipe(&self) -> PathBuf {
@@ -65,24 +59,13 @@ impl Host {
         fs::read_to_string(self.path(&self.place.lock().unwrap()).join("log").join(name)).unwrap_or_default()
     }
 
-    pub(super) fn uuids(&self) -> Vec<String> {
-        let text = fs::read(self.world.dir().join("world.json")).unwrap();
-        let host: serde_json::Value = serde_json::from_slice(&text).unwrap();
-        let gpus = host["gpus"].as_array().unwrap();
-        gpus.iter().map(|gpu| gpu["uuid"].as_str().unwrap().to_owned()).collect()
-    }
-
-    /// A program of this host with its environment and no other.
+    /// A program of this host, with its environment and its pair of directories.
     pub(super) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let place = self.path(&self.place.lock().unwrap());
-        let mut command = Command::new(program);
+        let mut command = self.bare.command(program);
         command
-            .env_clear()
-            .env("PATH", format!("{}:/usr/bin:/bin", self.world.bin().display()))
-            .env("MPS_SIM_WORLD", self.world.dir())
             .env("CUDA_MPS_PIPE_DIRECTORY", place.join("pipe"))
-            .env("CUDA_MPS_LOG_DIRECTORY", place.join("log"))
-            .stdin(Stdio::null());
+            .env("CUDA_MPS_LOG_DIRECTORY", place.join("log"));
         command
     }
 
@@ -94,7 +77,7 @@ impl Host {
 
     /// Starts a daemon; panics unless the start is reported as successful.
     pub(super) fn start(&self, args: &[&str], env: &[(&str, &str)]) {
-        let done = finish(self.control_program().args(args).envs(env.iter().copied()), b"", DEADLINE);
+        let done = finish(self.control_program().args(args).envs(env.iter().copied()), b"", TIMEOUT);
         assert_eq!(done.rc, 0, "{done:?}");
     }
 
@@ -105,7 +88,7 @@ impl Host {
 
     /// Sends lines to one control process.
     pub(super) fn control(&self, lines: &str) -> Done {
-        finish(&mut self.control_program(), format!("{lines}\n").as_bytes(), DEADLINE)
+        finish(&mut self.control_program(), format!("{lines}\n").as_bytes(), TIMEOUT)
     }
 
     /// The reply to commands that must be accepted.
@@ -122,12 +105,13 @@ impl Host {
     }
 
     pub(super) fn ready(&self) -> Pid {
-        let mut pid = String::new();
-        eventually("the server is ready", || {
-            self.ask("get_server_list").trim().clone_into(&mut pid);
-            !pid.is_empty() && self.ask(&format!("get_server_status {pid}")) == "ACTIVE\n"
+        let pid = eventually("the server is ready", || {
+            let list = self.ask("get_server_list");
+            let pid = list.trim();
+            let is_ready = !pid.is_empty() && self.ask(&format!("get_server_status {pid}")) == "ACTIVE\n";
+            is_ready.then(|| pid.parse().unwrap())
         });
-        Pid::from_raw(pid.parse().unwrap()).unwrap()
+        Pid::from_raw(pid).unwrap()
     }
 
     pub(super) fn client_command(&self, args: &[&str], env: &[(&str, &str)]) -> Command {
@@ -138,7 +122,7 @@ impl Host {
 
     /// Runs a client to its end.
     pub(super) fn client(&self, args: &[&str], env: &[(&str, &str)]) -> Done {
-        finish(&mut self.client_command(args, env), b"", DEADLINE)
+        finish(&mut self.client_command(args, env), b"", TIMEOUT)
     }
 
     /// What a client sees, as its JSON.
@@ -153,47 +137,6 @@ impl Host {
         let mut busy = Busy::spawn(&mut command);
         eventually("the client has its contexts", || busy.output().0.contains("\"pid\""));
         busy
-    }
-
-    /// Signals a process of this host, which must be there; a PID that was given to another is not hit.
-    pub(super) fn signal(&self, pid: Pid, signal: Signal) {
-        let id = process::identify(pid.as_raw_nonzero().get().unsigned_abs()).expect("the process is there");
-        assert!(self.processes().contains(&pid), "{pid:?} is not of this host");
-        assert!(crate::harness::send(id, signal), "{pid:?} is there");
-    }
-
-    /// Every process that has this world in its environment.
-    fn processes(&self) -> Vec<Pid> {
-        let mark = format!("MPS_SIM_WORLD={}\0", self.world.dir().display());
-        let entries = fs::read_dir("/proc").unwrap().flatten();
-        entries
-            .filter_map(|entry| {
-                let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
-                let environ = fs::read(entry.path().join("environ")).ok()?;
-                environ.windows(mark.len()).any(|part| part == mark.as_bytes()).then_some(pid)
-            })
-            .collect()
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        loop {
-            let pids = self.processes();
-            if pids.is_empty() {
-                return;
-            }
-            for pid in pids {
-                if let Some(id) = process::identify(pid.as_raw_nonzero().get().unsigned_abs())
-                    && self.processes().contains(&pid)
-                {
-                    crate::harness::send(id, Signal::KILL);
-                }
-                // It may be the child of another one that is about to die.
-                let _ = waitpid(Some(pid), WaitOptions::NOHANG);
-            }
-            sleep(Duration::from_millis(2));
-        }
     }
 }
 
@@ -296,15 +239,6 @@ pub(super) fn finish(command: &mut Command, input: &[u8], timeout: Duration) -> 
     let _ = stdin.write_all(input);
     drop(stdin);
     busy.finish(timeout)
-}
-
-/// Waits until something holds.
-pub(super) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
-        sleep(Duration::from_millis(5));
-    }
 }
 
 pub(super) fn uid() -> u32 {

@@ -1,6 +1,7 @@
 //! Static partitions: synthetic, so these tests hold what this package decided and nothing that was seen.
 
-use super::host::{DEADLINE, Host};
+use super::host::Host;
+use crate::harness::TIMEOUT;
 
 fn id(text: &str) -> String {
     text.split_whitespace().find(|word| word.starts_with("GPU-")).unwrap().to_owned()
@@ -33,8 +34,10 @@ fn client_gets_and_holds_its_partition() {
         [vec![short, "-", "8", "7", "76", "56", "-"], vec![short, local, "-", "7", "-", "56", "Yes"]]
     );
     client.signal(rustix::process::Signal::KILL);
-    client.finish(DEADLINE);
-    super::host::eventually("it can be removed", || host.ask(&format!("sm_partition rm {name}")).is_empty());
+    client.finish(TIMEOUT);
+    crate::harness::eventually("it can be removed", || {
+        host.ask(&format!("sm_partition rm {name}")).is_empty()
+    });
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::process::Command;
 use mps_manager::gpu::report::Report;
 use serde_json::Value;
 
-use super::host::{BINARY, DEADLINE, Done, Host, finish};
+use super::host::{Done, Host, finish};
+use crate::harness::{MANAGER, TIMEOUT};
 
 const RECORDING: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/hardware/10-h200-x1-probe.txt"));
@@ -15,9 +16,9 @@ const MIB: u64 = 1 << 20;
 const NEAR: u64 = 64 * MIB;
 
 fn probe(host: &Host, args: &[&str], env: &[(&str, &str)]) -> (Done, Report) {
-    let mut command: Command = host.command(BINARY);
+    let mut command: Command = host.command(MANAGER);
     command.arg("cuda-probe").args(args).envs(env.iter().copied());
-    let done = finish(&mut command, b"", DEADLINE);
+    let done = finish(&mut command, b"", TIMEOUT);
     let report: Report = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!(done.rc, if report.error.is_some() { 3 } else { 0 }, "{done:?}");
     assert_eq!((done.stderr.as_str(), done.stdout.lines().count()), ("", 1), "{done:?}");

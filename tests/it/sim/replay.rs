@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::host::{DEADLINE, Done, Host, NOBODY, can_become_nobody, finish, uid};
+use super::host::{Done, Host, NOBODY, can_become_nobody, finish, uid};
 use super::transcript::{self, Item, What};
+use crate::harness::TIMEOUT;
 
 /// Where the simulated host does not do what a recording shows, and why. `docs/simulated-host.md` repeats it.
 pub(super) const NOT_REPRODUCED: &[(&str, usize, &str)] = &[
@@ -128,7 +129,7 @@ impl<'a> Replay<'a> {
                     return;
                 }
                 let command = self.translate(&text).replace("-uid 0", &format!("-uid {}", uid()));
-                let done = self.run(nobody, &command, if rc == 124 { HANGS } else { DEADLINE });
+                let done = self.run(nobody, &command, if rc == 124 { HANGS } else { TIMEOUT });
                 let seen = self.recorded(&format!("{}{}", done.stdout, done.stderr));
                 self.compare(line, &text, &format!("{reply}[rc {rc}]"), &format!("{seen}[rc {}]", done.rc));
             }

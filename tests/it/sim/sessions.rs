@@ -7,10 +7,11 @@ use std::time::Duration;
 use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
-use super::host::{Busy, DEADLINE, Host, NOBODY, can_become_nobody, eventually, finish, uid};
+use super::host::{Busy, Host, NOBODY, can_become_nobody, finish, uid};
 use super::replay::replace_word;
 use super::terminal::Terminal;
 use super::transcript;
+use crate::harness::{TIMEOUT, eventually};
 
 const RECORDING: &str = "09-h200-x1-sessions-delimiter-long-lines-ptx.txt";
 /// How long nothing is waited for.
@@ -37,7 +38,7 @@ fn batch(commands: &str) -> String {
 }
 
 fn send(host: &Host, bytes: &[u8]) -> super::host::Done {
-    finish(&mut host.control_program(), bytes, DEADLINE)
+    finish(&mut host.control_program(), bytes, TIMEOUT)
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn started_server_is_listed_before_clients() {
     }
     assert_eq!(seen, output(&wanted));
     let [first, ..] = clients;
-    assert_eq!(first.finish(DEADLINE).rc, 4);
+    assert_eq!(first.finish(TIMEOUT).rc, 4);
 }
 
 #[test]
@@ -122,7 +123,7 @@ fn a_terminal_gets_each_line_at_once() {
     let mut terminal = Terminal::open(&host);
     terminal.say("ps");
     terminal.say("zz-1");
-    assert_eq!(terminal.shows("zz-1\"\r\n", DEADLINE), "Server not found\r\nUnknown command \"zz-1\"\r\n");
+    assert_eq!(terminal.shows("zz-1\"\r\n", TIMEOUT), "Server not found\r\nUnknown command \"zz-1\"\r\n");
     assert_eq!(terminal.close(), 0);
 }
 
@@ -146,7 +147,7 @@ fn hung_command_blocks_everyone_and_outlives_caller() {
     assert_eq!((next.rc, next.stdout.as_str()), (124, ""));
 
     stopped.signal(Signal::CONT);
-    assert_eq!(stopped.finish(DEADLINE).rc, 4);
+    assert_eq!(stopped.finish(TIMEOUT).rc, 4);
     assert_eq!(host.ask(&format!("get_client_list {server}")), format!("{}\n", other.pid().as_raw_nonzero()));
 }
 
@@ -171,7 +172,7 @@ fn quit_with_timeout_keeps_the_session_open() {
     ] {
         assert!(log.contains(&format!("] {line}\n")), "{line}:\n{log}");
     }
-    let client = client.finish(DEADLINE);
+    let client = client.finish(TIMEOUT);
     assert!(client.stderr.contains("cudaErrorMpsRpcFailure"), "{}", client.stderr);
     let line = recorded("log: \"Try shutting down").remove(0);
     assert!(line.contains("control, control_lock, control_privileged stay"));
@@ -206,7 +207,7 @@ fn a_long_line_kills_the_daemon() {
                 use std::os::unix::process::CommandExt as _;
                 program.uid(NOBODY).gid(NOBODY);
             }
-            finish(&mut program, format!("{}\nzz-1\n", "a".repeat(length)).as_bytes(), DEADLINE)
+            finish(&mut program, format!("{}\nzz-1\n", "a".repeat(length)).as_bytes(), TIMEOUT)
         };
         for length in [200, 1024, 3000] {
             let wanted = format!("Unknown command \"{}\"\nUnknown command \"zz-1\"\n", "a".repeat(length));
@@ -223,6 +224,6 @@ fn commands_as_arguments_do_nothing() {
     let host = Host::new("h200x1@13.0");
     host.start(&["-d"], &[]);
     let mut command = host.control_program();
-    let done = Busy::spawn(command.arg("get_server_list")).finish(DEADLINE);
+    let done = Busy::spawn(command.arg("get_server_list")).finish(TIMEOUT);
     assert_eq!((done.rc, done.stdout.as_str(), done.stderr.as_str()), (0, "", ""));
 }

@@ -50,7 +50,7 @@ fn driver_state_is_in_the_files() {
     };
     assert_eq!(record(server)["kind"], "C");
     assert_eq!(record(server)["used_memory"], 66 << 20);
-    super::host::eventually("the memory is taken", || {
+    crate::harness::eventually("the memory is taken", || {
         record(client.pid())["used_memory"].as_u64() > Some(1500 << 20)
     });
     assert_eq!(record(client.pid())["kind"], "M+C");
