@@ -8,8 +8,8 @@ use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
 
 use super::nouns::AUDIT;
-use super::output::{DIFFERS, line};
-use super::server::{CallArgs, CommandResult, ask, block_on};
+use super::output::{CommandResult, DIFFERS, line};
+use super::server::{CallArgs, ask, block_on};
 use super::values::time_ago;
 use crate::app;
 use crate::config::Config;

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::output::{OutputArgs, line};
-use super::server::{CommandResult, block_on};
+use super::output::{CommandResult, OutputArgs, line};
+use super::server::block_on;
 use crate::app;
 use crate::config::{Config, ConfigError};
 use crate::domain::memory::Bytes;

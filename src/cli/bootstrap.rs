@@ -10,8 +10,7 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 use super::change::memory_limit;
-use super::output::{complain, line, remark};
-use super::server::CommandResult;
+use super::output::{CommandResult, complain, line, remark};
 use super::values::{thread_percentage, user};
 use crate::domain::DeviceMemoryLimit;
 use crate::domain::count::counted;

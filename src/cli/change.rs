@@ -9,10 +9,12 @@ use serde_json::{Map, Value};
 use super::confirm::ConfirmArgs;
 use super::fetch::GpuNames;
 use super::spec_changes::{described, differences};
-use super::spec_fields::UnsetField;
 use super::wait::waiting;
 use crate::client::{Client, ClientError};
 use crate::domain::DeviceMemoryLimit;
+
+/// A word of `--unset`, and the path of its field.
+pub(super) type UnsetField = (&'static str, &'static [&'static str]);
 
 /// Fields to set in a spec, by their path in it.
 #[derive(Debug, Default)]

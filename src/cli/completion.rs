@@ -9,7 +9,8 @@ use clap::CommandFactory;
 use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{CompleteEnv, Shells};
 
-use super::server::{CommandResult, ServerArgs, block_on};
+use super::output::CommandResult;
+use super::server::{ServerArgs, block_on};
 use crate::client::{Client, ClientError};
 
 /// The longest that a completion waits for the server.

@@ -11,10 +11,10 @@ use clap_complete::engine::ArgValueCandidates;
 use super::completion;
 use super::fetch::all;
 use super::output::{
-    DIFFERS, OutputArgs, OutputFormat, TableCell, line, print_cells, terminal_width, wrapped,
+    CommandResult, DIFFERS, OutputArgs, OutputFormat, TableCell, line, print_cells, terminal_width, wrapped,
 };
 use super::running;
-use super::server::{CommandResult, block_on, runtime_dir};
+use super::server::{block_on, runtime_dir};
 use crate::app::doctor::{self, DaemonReport};
 use crate::client::Client;
 use crate::config::{self, Config};

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::server::{CommandResult, ServerArgs};
+use super::output::CommandResult;
+use super::server::ServerArgs;
 use crate::app::doctor::refuse_beside_nvidia;
 use crate::config::LogFormat;
 use crate::kubelet::{self, KubeletPluginOptions};

@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::output::line;
-use super::server::CommandResult;
+use super::output::{CommandResult, line};
 
 /// Writes one page for each command.
 pub(super) fn write(command: &clap::Command, directory: &Path) -> CommandResult {

@@ -59,9 +59,11 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::nouns::TENANT;
-use self::output::{ColourChoice, ERROR, EXIT_CODES, OutputArgs, choose_colour, complain, line};
+use self::output::{
+    ColourChoice, CommandResult, ERROR, EXIT_CODES, OutputArgs, choose_colour, complain, line,
+};
 use self::serve::Serve;
-use self::server::{CallArgs, CommandResult, ask};
+use self::server::{CallArgs, ask};
 use crate::config::Config;
 use crate::domain::{MemoryLimit, TenantName};
 use crate::{gpu as host_gpu, http, sim};

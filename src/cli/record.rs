@@ -10,8 +10,7 @@ use clap_complete::engine::ArgValueCandidates;
 
 use super::completion;
 use super::confirm::ConfirmArgs;
-use super::output::{DIFFERS, line, remark};
-use super::server::CommandResult;
+use super::output::{CommandResult, DIFFERS, line, remark};
 use crate::app::recording::{Recorder, Recording};
 use crate::config::Config;
 use crate::domain::count::counted;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::nouns::TENANT;
-use super::output::complain;
-use super::server::{CommandResult, ServerArgs, block_on};
+use super::output::{CommandResult, complain};
+use super::server::{ServerArgs, block_on};
 use super::values::user;
 use super::vet::{Answerer, check_environment, check_user};
 use crate::client::{Client, ClientError};

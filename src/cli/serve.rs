@@ -9,7 +9,7 @@ use clap::Parser;
 use clap_complete::engine::ArgValueCandidates;
 
 use super::completion;
-use super::server::CommandResult;
+use super::output::CommandResult;
 use crate::app::ServeOptions;
 use crate::config::{Config, ConfigError, LogFormat};
 use crate::{app, telemetry};

@@ -1,6 +1,5 @@
 //! Connection of a command to the server, and the exit code for its outcome.
 
-use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -10,7 +9,7 @@ use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 
 use super::context::{SavedContexts, context_names};
-use super::output::{DIFFERS, ERROR, OutputArgs, OutputFormat, complain};
+use super::output::{CommandResult, DIFFERS, ERROR, OutputArgs, OutputFormat, complain};
 use crate::client::{Client, ClientError};
 use crate::config;
 
@@ -145,9 +144,6 @@ impl ServerArgs {
         }))
     }
 }
-
-/// Exit code of a command, or the error that it ends with.
-pub(super) type CommandResult = Result<ExitCode, Box<dyn Error>>;
 
 /// Runs work to completion, on this thread alone.
 pub(super) fn block_on<T>(work: impl Future<Output = T>) -> std::io::Result<T> {

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::output::line;
+use super::output::{CommandResult, line};
 use super::running;
-use super::server::{CommandResult, block_on, runtime_dir};
+use super::server::{block_on, runtime_dir};
 use crate::app::trial::{self, DirectoryRemoval, TrialError};
 use crate::domain::count::counted;
 

@@ -4,8 +4,7 @@ use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 use serde_json::Value;
 
-/// A word of `--unset`, and the path of its field.
-pub(super) type UnsetField = (&'static str, &'static [&'static str]);
+use super::change::UnsetField;
 
 /// Defines the options of a spec from rows of help, name, type, path in the spec, arguments of clap, and the word of `--unset` if the
 /// field may be left out. Rows at the end have only that word and a path.
@@ -24,7 +23,7 @@ macro_rules! spec_fields {
 
         impl $name {
             /// Words of `--unset`.
-            pub(in crate::cli) const UNSET: &'static [$crate::cli::spec_fields::UnsetField] =
+            pub(in crate::cli) const UNSET: &'static [$crate::cli::change::UnsetField] =
                 &[$($(($word, &$path),)?)+ $(($only, &$only_path),)*];
 
             /// Sets the fields that were given.

@@ -10,8 +10,7 @@ use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 
 pub(super) use self::file::SavedContexts;
 use self::file::{SavedContext, shown_path};
-use super::output::{ListField, ListLayout, OutputArgs, TableCell, line};
-use super::server::CommandResult;
+use super::output::{CommandResult, ListField, ListLayout, OutputArgs, TableCell, line};
 use crate::client::Client;
 use crate::domain::ContextName;
 

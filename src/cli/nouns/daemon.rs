@@ -1,4 +1,4 @@
-use super::Noun;
+use super::{DAEMONS, Noun};
 use crate::cli::output::{ListField, TableCell, age, word};
 use crate::domain::count::counted;
 use crate::domain::daemon::DaemonStatus;
@@ -25,7 +25,7 @@ pub(in crate::cli) static DAEMON: Noun<DaemonView> = Noun {
         vec![("daemon", Some(daemon.name.to_string())), ("since", Some(since))]
     }),
     ..Noun::new(
-        ["daemon", "daemons", "/api/v1/daemons"],
+        ["daemon", "daemons", DAEMONS],
         |daemon| daemon.name.to_string(),
         &[
             Field::both("DAEMON", "Daemon", |daemon| daemon.name.as_str().into()),

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::{LATEST, Noun};
+use super::{INCIDENTS, LATEST, Noun};
 use crate::cli::output::{ListField, TableCell, age, word};
 use crate::domain::count::counted;
 use crate::domain::incident::{IncidentKind, RankedClient, Suspect, recovery_words};
@@ -16,7 +16,7 @@ pub(in crate::cli) static INCIDENT: Noun<IncidentView> = Noun {
     candidate: |incident| Some((incident.id.to_string(), incident.summary.clone())),
     candidates: LATEST,
     ..Noun::new(
-        ["incident", "incidents", "/api/v1/incidents"],
+        ["incident", "incidents", INCIDENTS],
         |incident| incident.id.to_string(),
         &[
             Field::both("INCIDENT", "Incident", |incident| incident.id.to_string().into()),

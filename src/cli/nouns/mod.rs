@@ -45,6 +45,11 @@ use crate::client::{Client, ClientError};
 use crate::domain::condition::Condition;
 use crate::service::incidents::IncidentView;
 
+// Paths of nouns by which those of others are found.
+const DAEMONS: &str = "/api/v1/daemons";
+const INCIDENTS: &str = "/api/v1/incidents";
+const TENANTS: &str = "/api/v1/tenants";
+
 /// Number of candidates from a list that grows without end, such as that of operations.
 const LATEST: usize = 50;
 
@@ -198,8 +203,8 @@ impl<T: Serialize + DeserializeOwned> Noun<T> {
 pub(super) async fn require_named(client: &Client, filters: &[Filter]) -> Result<(), ClientError> {
     for (name, value) in filters {
         let path = match *name {
-            "tenant" => TENANT.path,
-            "daemon" => DAEMON.path,
+            "tenant" => TENANTS,
+            "daemon" => DAEMONS,
             _ => continue,
         };
         if let Some(value) = value {
@@ -215,7 +220,7 @@ async fn with_incidents(
     client: &Client,
     filters: &[Filter],
 ) -> Result<DetailsTable, ClientError> {
-    let path = filtered(&format!("{}?current=true", INCIDENT.path), filters);
+    let path = filtered(&format!("{INCIDENTS}?current=true"), filters);
     let incidents: Vec<IncidentView> = all(client, &path).await?;
     let line = |one: &IncidentView| format!("{}: {} ({})", one.id, one.summary, word(one.state));
     Ok(incidents.iter().fold(details, |details, one| details.row("Incident", line(one))))

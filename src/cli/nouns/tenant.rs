@@ -1,4 +1,4 @@
-use super::Noun;
+use super::{Noun, TENANTS};
 use crate::cli::output::{ListField, TableCell, age};
 use crate::domain::rfc3339;
 use crate::domain::tenant::{TenantEffective, VisibleDevices};
@@ -18,7 +18,7 @@ pub(in crate::cli) static TENANT: Noun<TenantView> = Noun {
         vec![("tenant", Some(tenant.name.to_string())), ("since", Some(since))]
     }),
     ..Noun::new(
-        ["tenant", "tenants", "/api/v1/tenants"],
+        ["tenant", "tenants", TENANTS],
         |tenant| tenant.name.to_string(),
         &[
             Field::column("TENANT", |tenant| {

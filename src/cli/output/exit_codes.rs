@@ -1,5 +1,11 @@
 //! The exit codes of every command.
 
+use std::error::Error;
+use std::process::ExitCode;
+
+/// Exit code of a command, or the error that it ends with.
+pub(in crate::cli) type CommandResult = Result<ExitCode, Box<dyn Error>>;
+
 /// Exit code for a negative answer: something differs or is not ready, the state of the host refused or undid it, or the caller
 /// declined.
 pub(in crate::cli) const DIFFERS: u8 = 1;

@@ -18,7 +18,7 @@ pub(super) use self::age::age;
 pub(super) use self::cell::{CellColour, TableCell, word};
 pub(super) use self::colour::{ColourChoice, choose_colour};
 pub(super) use self::details::{DetailsTable, condition_sentence};
-pub(super) use self::exit_codes::{DIFFERS, ERROR, EXIT_CODES};
+pub(super) use self::exit_codes::{CommandResult, DIFFERS, ERROR, EXIT_CODES};
 pub(super) use self::format::{OutputArgs, OutputFormat};
 pub(super) use self::list::{ListField, ListLayout};
 pub(super) use self::print::{complain, emit, line, print_cells, remark};

@@ -124,8 +124,8 @@ layouts:
         let text = write_layout(&layout);
         assert_eq!(
             text,
-            "enforcement: static\nsku: NVIDIA H200\nsteps:\n  - add: {gpu: 0, partition: big, chunks: 7, tenants: [web, batch]}\n  \
-             - add: {gpu: 0, partition: spare, chunks: 2}\n  - remove: {partition: spare}\n"
+            "enforcement: static\nsku: NVIDIA H200\nsteps:\n- add: {gpu: 0, partition: big, chunks: 7, tenants: [web, batch]}\n\
+             - add: {gpu: 0, partition: spare, chunks: 2}\n- remove: {partition: spare}\n"
         );
         assert_eq!(read_layout(&text), Ok(layout));
         assert_eq!((lines_of_steps(&text), lines_of_steps("steps: 1")), (vec![4, 5, 6], vec![]));

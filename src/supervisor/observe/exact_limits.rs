@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn value_set_by_others_is_unknown_where_getter_rounds() {
+    fn foreign_value_is_unknown_where_getter_rounds() {
         assert_eq!(doubted(1025, 1024, None), (Some(1024), false, true));
         assert_eq!(doubted(1025, 1024, Some(1025)), (Some(1025), true, false), "server.log has it");
         assert_eq!(doubted(1025, 2048, None), (Some(2048), false, false), "the getter shows another");

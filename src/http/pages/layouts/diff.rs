@@ -29,12 +29,12 @@ mod tests {
     }
 
     #[test]
-    fn changed_step_is_one_old_and_one_new_line() {
+    fn changed_step_is_two_lines() {
         let lines = lines(&layout(&[("a", 7), ("b", 2)]), &layout(&[("a", 7), ("b", 3), ("c", 1)]));
         let classes: Vec<&str> = lines.iter().map(|(class, _)| *class).collect();
         assert_eq!(classes, ["same", "same", "same", "gone", "new", "new"]);
-        assert_eq!(lines[3].1, "  - add: {gpu: 0, partition: b, chunks: 2}");
-        assert_eq!(lines[4].1, "  - add: {gpu: 0, partition: b, chunks: 3}");
+        assert_eq!(lines[3].1, "- add: {gpu: 0, partition: b, chunks: 2}");
+        assert_eq!(lines[4].1, "- add: {gpu: 0, partition: b, chunks: 3}");
     }
 
     proptest::proptest! {
