@@ -67,7 +67,7 @@ fn ensured_twice_only_the_expiry_changes() {
     let words = ["--gpu", "1", "--memory-limit", "4G", "--label", "job=1", "--ttl", "48h"];
     let made = said(&ensure(&host, &words), 0);
     assert!(made.starts_with("tenant job-1 was created: GPUs GPU 1 ("), "{made}");
-    assert!(made.contains(", memory limit 4 GiB, expiry 2"), "{made}");
+    assert!(made.contains(", memory limit 4 GiB, label job 1, expiry 2"), "{made}");
     assert!(made.ends_with("; it is ready\n"), "{made}");
     let first = host.api().get("/api/v1/tenants/job-1").ok();
     assert_eq!((&first["spec"]["daemon"], &first["generation"]), (&json!("gpu1"), &json!(1)));

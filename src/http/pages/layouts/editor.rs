@@ -3,14 +3,13 @@
 //! Nothing is stored before the form is saved. A script requests the part beside the text as its user types, and without one the button
 //! Check shows it.
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 use axum::response::Response;
 use serde::Deserialize;
 
 use super::apply::{PlanRow, version_of};
 use super::gpu_kind::{self, GpuKind, LayoutPreview, choose};
+use super::target::{Places, gpu_map};
 use crate::domain::LayoutName;
 use crate::domain::access::Right;
 use crate::domain::daemon::Mode;
@@ -143,7 +142,10 @@ async fn plan(
         )));
     }
     let name = spec_form::name::<EditedLayout>(form).ok().or_else(|| LayoutName::parse("unnamed").ok())?;
-    let target = LayoutTarget { daemon, version: None, gpu_map: BTreeMap::new(), layout: Some(layout) };
+    let places = Places::of(app, ctx).await.ok()?;
+    let view = places.daemon(daemon.as_str(), layout.enforcement)?;
+    let gpu_map = gpu_map(&places.roles(&name, &layout, view, form));
+    let target = LayoutTarget { daemon, version: None, gpu_map, layout: Some(layout) };
     let planned = app.service.plan_layout(ctx, &name, &target).await;
     Some(planned.map_err(|error| FormErrors::of(Problem::of(error, &ctx.actor), &[]).whole().join("; ")))
 }
