@@ -84,7 +84,7 @@ pub(super) fn run(args: Doctor) -> CommandResult {
     };
     let checkup = block_on(async {
         let report = report(&config).await;
-        doctor::examine(config, refused, report).await
+        Box::pin(doctor::examine(config, refused, report)).await
     })?;
     match args.output.format {
         OutputFormat::Name => {

@@ -59,9 +59,9 @@ pub(super) async fn daemon_or_only(
         return Ok(named.clone());
     }
     let daemons: Vec<DaemonView> = all(client, "/api/v1/daemons").await?;
-    let names: Vec<&DaemonName> = daemons.iter().map(|daemon| &daemon.name).collect();
+    let candidates: Vec<&DaemonName> = daemons.iter().map(|daemon| &daemon.name).collect();
     only_one(
-        &names,
+        &candidates,
         "this host has no daemon: create one first (mps-manager daemon set NAME --gpu GPU)",
         "this host has several daemons: name one with --daemon ({})",
     )

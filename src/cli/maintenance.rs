@@ -74,7 +74,7 @@ pub(super) async fn run(command: MaintenanceCommand) -> Result<ExitCode, ClientE
             }
             confirm.ask("Daemons are stopped until the maintenance ends. Begin it?")?;
             let gpus = (!gpus.is_empty()).then_some(gpus);
-            let mut request = json!({ "timeout_s": timeout, "on_timeout": choice(on_timeout) });
+            let mut request = json!({ "timeout_s": timeout, "on_timeout": choice(&on_timeout) });
             if let Some(gpus) = gpus {
                 request["gpus"] = json!(gpus);
             }

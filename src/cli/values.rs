@@ -63,7 +63,7 @@ pub(super) fn user(text: &str) -> Result<u32, String> {
 }
 
 /// Returns the word of a choice, which the API uses too.
-pub(super) fn choice(value: impl ValueEnum) -> String {
+pub(super) fn choice(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 

@@ -165,7 +165,7 @@ impl Engine {
                     gpu_map: gpu_map.clone(),
                     drift_policy: *drift_policy,
                 };
-                return apply::run(self, operation, active, *recreate, undo).await;
+                return Box::pin(apply::run(self, operation, active, *recreate, undo)).await;
             }
             OperationRequest::ApplySpec { daemons, layouts, delete_daemons, delete_layouts, .. } => {
                 let spec = apply_spec::AppliedSpec { daemons, layouts, delete_daemons, delete_layouts };

@@ -24,9 +24,11 @@ pub(crate) fn memory_limit(limit: &DeviceMemoryLimit, name: impl Fn(&GpuUuid) ->
 /// Returns the admission mode; if tenants reserve memory, with the over-commit ratio.
 pub(crate) fn admission(daemon: &DaemonView) -> String {
     let spec = &daemon.spec;
-    match spec.reserves() {
-        true => format!("{}, memory × {}", spec.admission.as_str(), f64::from(spec.memory_overcommit)),
-        false => spec.admission.as_str().to_owned(),
+    let admission = spec.admission.as_str();
+    if spec.reserves() {
+        format!("{admission}, memory × {}", f64::from(spec.memory_overcommit))
+    } else {
+        admission.to_owned()
     }
 }
 

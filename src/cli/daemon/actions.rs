@@ -99,7 +99,7 @@ pub(super) async fn drain(
             .ask_for_clients(&client, name, &format!("Drain daemon {name}, and terminate who is left"))
             .await?;
     }
-    let drain = format!("drain?timeout_s={timeout_s}&on_timeout={}", choice(on_timeout));
+    let drain = format!("drain?timeout_s={timeout_s}&on_timeout={}", choice(&on_timeout));
     let path = format!("{}/{drain}", DAEMON.path_of(name));
     let operation = post(&client, &path).await?;
     let words = ["draining", "has no clients and is cordoned", "was not drained"];

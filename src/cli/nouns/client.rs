@@ -25,9 +25,9 @@ pub(in crate::cli) static CLIENT: Noun<ClientView> = Noun {
             Field::column("MEMORY", |client| TableCell::optional(memory(client))).rank(1),
             Field::both("AGE", "Age", |client| age(client.since).into()).rank(5),
             Field::column("PARENT", |client| if client.orphaned { "ended" } else { "" }.into()).rank(7),
-            Field::detail("Parent", |client| match client.orphaned {
-                true => "has ended: it may be left over".into(),
-                false => "lives, or a service or container keeps it".into(),
+            Field::detail("Parent", |client| {
+                let has_ended = "has ended: it may be left over";
+                if client.orphaned { has_ended } else { "lives, or a service or container keeps it" }.into()
             }),
             Field::both("COMMAND", "Command", |client| client.command.as_str().into()).cut().rank(2),
             Field::wide("SERVER", |client| client.server.to_string().into()),

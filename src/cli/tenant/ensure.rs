@@ -92,7 +92,7 @@ async fn written(
         match timeout_at(until + ANSWER, request).await {
             Ok(Err(error)) if error.may_pass() && Instant::now() + PAUSE < until => refused = Some(error),
             Ok(answer) => return answer,
-            Err(_) => return Err(refused.unwrap_or_else(|| ClientError::TimedOut(args.timeout))),
+            Err(_) => return Err(refused.unwrap_or(ClientError::TimedOut(args.timeout))),
         }
         sleep(PAUSE).await;
     }

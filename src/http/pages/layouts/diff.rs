@@ -45,7 +45,7 @@ mod tests {
             let lines = lines(&old, &new);
             let without = |class: &str| {
                 let side = lines.iter().filter(|(other, _)| *other != class);
-                side.map(|(_, line)| format!("{line}\n")).collect::<String>()
+                side.flat_map(|(_, line)| [line.as_str(), "\n"]).collect::<String>()
             };
             proptest::prop_assert_eq!(without("new"), text::write_layout(&old));
             proptest::prop_assert_eq!(without("gone"), text::write_layout(&new));

@@ -201,7 +201,8 @@ impl FormSpec for EditedLayout {
         }
         let too_large = gpu_kind::too_large(&layout, &gpu_kind::of_host(app, ctx).await?);
         // A layout without a product may be meant for other hosts.
-        if !too_large.is_empty() && !(layout.sku.is_none() && self.for_other_hosts) {
+        let is_allowed = layout.sku.is_none() && self.for_other_hosts;
+        if !too_large.is_empty() && !is_allowed {
             let field = if layout.sku.is_none() { "/for_other_hosts" } else { "/text" };
             let steps = placed(&self.text, &too_large).join("; ");
             return refused(field, format!("no GPU of this host has room: {steps}"));

@@ -108,13 +108,12 @@ impl LayoutReconciler {
             return LayoutProgress::Unwritten;
         }
         match self.runtime(desired) {
-            None => LayoutProgress::Complete,
             Some(Enforcement::Percentage) if desired.mode == Mode::Static => {
                 let why = "a daemon in static mode ignores thread percentages: set its mode to shared, or apply a layout of static \
                            partitions";
                 LayoutProgress::Refused(LayoutFailureCause::Blocked { why: why.to_owned() })
             }
-            Some(Enforcement::Percentage) => LayoutProgress::Complete,
+            None | Some(Enforcement::Percentage) => LayoutProgress::Complete,
             Some(Enforcement::Static) => {
                 let failed =
                     self.failure.as_ref().is_some_and(|failure| failure.generation == desired.generation);

@@ -37,7 +37,7 @@ fn write(reconciler: &mut LayoutReconciler, desired: &Desired) {
 fn layout_is_handed_out_once_recorded() {
     let (daemon, mut reconciler) = (&mut Die::default(), LayoutReconciler::default());
     begun(daemon, "first", &mut reconciler);
-    let desired = daemon.desired(1);
+    let desired = Die::desired(1);
     assert!(is_due(daemon, &reconciler, &desired));
     assert_eq!(state(daemon, &reconciler, &desired), LayoutState::Pending);
     daemon.run(&mut reconciler, &desired, true);
@@ -63,7 +63,7 @@ fn new_process_needs_another_run() {
     let (daemon, mut reconciler) = (&mut Die::default(), LayoutReconciler::default());
     for token in ["first", "second"] {
         begun(daemon, token, &mut reconciler);
-        let desired = daemon.desired(1);
+        let desired = Die::desired(1);
         assert!(is_due(daemon, &reconciler, &desired), "{token}");
         assert_eq!(hands_out(daemon, &reconciler, &desired), 0);
         daemon.run(&mut reconciler, &desired, true);
@@ -76,7 +76,7 @@ fn new_process_needs_another_run() {
 fn failed_layout_waits_for_a_reason_to_retry() {
     let (daemon, mut reconciler) = (&mut Die::default(), LayoutReconciler::default());
     begun(daemon, "first", &mut reconciler);
-    let desired = daemon.desired(1);
+    let desired = Die::desired(1);
     daemon.run(&mut reconciler, &desired, false);
     if let Some(record) = reconciler.to_write(&desired) {
         reconciler.written(record);
@@ -104,7 +104,7 @@ fn failed_layout_waits_for_a_reason_to_retry() {
     for retry in retries {
         let mut reconciler = reconciler.clone();
         let generation = retry(daemon, &mut reconciler);
-        let desired = daemon.desired(generation);
+        let desired = Die::desired(generation);
         assert!(is_due(daemon, &reconciler, &desired));
         assert_eq!(state(daemon, &reconciler, &desired), LayoutState::Pending);
         daemon.run(&mut reconciler, &desired, true);

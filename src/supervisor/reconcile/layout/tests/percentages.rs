@@ -5,7 +5,7 @@ use crate::domain::daemon::DaemonSpec;
 use crate::domain::layout::active::{ActiveLayout, PartitionPolicy};
 use crate::domain::layout::percentage;
 use crate::domain::layout::{GpuMap, Layout};
-use crate::domain::{DaemonName, LayoutName, plan};
+use crate::domain::{DaemonName, LayoutName, ThreadPercentage, plan};
 use crate::testing::h200;
 
 /// Returns the desired state of a daemon whose layout has partitions of these sizes.
@@ -39,7 +39,7 @@ fn percentage_layout_needs_no_run() {
     assert_eq!((reconciler.next_step(&desired, None), reconciler.unready(&desired)), (None, None));
     let status = reconciler.status(&desired, None).expect("a status");
     assert_eq!((status.state, status.enforcement), (LayoutState::Applied, Enforcement::Percentage));
-    let share = |one: &PartitionStatus| (one.sms, one.percentage.map(|percentage| percentage.tenths()));
+    let share = |one: &PartitionStatus| (one.sms, one.percentage.map(ThreadPercentage::tenths));
     let shares: Vec<_> = status.partitions.iter().map(share).collect();
     assert_eq!(shares, [(Some(56), Some(425)), (Some(40), Some(304))]);
     let none = Desired { layout: None, ..desired };

@@ -119,7 +119,7 @@ fn progress(reconciler: &LayoutReconciler, desired: &Desired, die: &Die) -> Layo
 
 impl Die {
     /// Returns the desired state of a daemon with two partitions.
-    pub(super) fn desired(&self, generation: i64) -> Desired {
+    pub(super) fn desired(generation: i64) -> Desired {
         Desired { generation, ..desired(1, &[7, 3]) }
     }
 
