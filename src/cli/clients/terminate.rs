@@ -108,7 +108,7 @@ async fn terminate_one(
     args: &TerminateArgs,
     one: &ClientView,
 ) -> Result<(Operation, ExitCode), ClientError> {
-    let stopped = args.stopped.map(choice);
+    let stopped = args.stopped.as_ref().map(choice);
     let path = filtered(&format!("{}/terminate", CLIENT.path_of(one.id)), &[("stopped", stopped)]);
     let operation: Operation = client.post(&path, &json!({})).await?;
     let tenant = tenant_of(one).map_or_else(String::new, |tenant| format!(" ({tenant})"));

@@ -135,8 +135,10 @@ fn layout_is_checked_beside_its_text() {
     assert!(twice.contains("line 2, partition: there is no partition web at this step"), "{twice}");
     let unreadable = checked("gpu1", "steps:\n  - add: {gpu: 0");
     assert!(unreadable.contains("<li>line 2 column ") && !unreadable.contains("sm-map"), "{unreadable}");
-    let many: String =
-        (0..513).map(|n| format!("  - add: {{gpu: {n}, partition: p{n}, chunks: 70}}\n")).collect();
+    let many: String = (0..513)
+        .map(|n| format!("  - add: {{gpu: {n}, partition: p{n}, chunks: 70}}\n"))
+        .collect::<Vec<_>>()
+        .concat();
     let many = checked("gpu1", &format!("steps:\n{many}"));
     assert!(many.contains("513 steps: give at most 512") && !many.contains("sm-map"), "{many}");
     assert_eq!(host.api().get("/api/v1/layouts").ok()["items"], json!([]), "nothing is stored");
