@@ -226,7 +226,7 @@ def test_enter_in_layout_editor_changes_nothing(host, visitor, path):
         with page.expect_navigation():
             page.get_by_label("Name").press("Enter")
     text = page.get_by_label("Layout", exact=True)
-    text.press("End")
+    text.press("Control+End")
     text.press("Enter")
     expect(text).to_have_value(re.compile("\n\n$"))
     check(page, visit)

@@ -110,7 +110,7 @@ def test_layout_is_replayed_on_another_host(static_host, second_host, visitor):
     other.accessible()
     page.get_by_label("An exported document").check()
     press(page, "Preview")
-    expect(page.locator("#wrong-text")).to_contain_text("there is nothing to replay")
+    expect(page.locator("#wrong-text")).to_contain_text("there is nothing in it")
     page.get_by_label("Document", exact=True).fill(document)
     page.get_by_label("Daemon").select_option("gpu1")
     press(page, "Preview")
