@@ -105,13 +105,13 @@ fn lives(pid: u32, stat: &Stat) -> bool {
     }
 }
 
-/// Returns the directories of a process's threads that have not ended.
-fn living_threads(pid: u32) -> io::Result<impl Iterator<Item = PathBuf>> {
+/// Returns the threads of a process that have not ended, each with its directory.
+fn living_threads(pid: u32) -> io::Result<impl Iterator<Item = (PathBuf, Stat)>> {
     let threads = fs::read_dir(path(pid, "task"))?;
     Ok(threads.filter_map(|thread| {
         let thread = thread.ok()?.path();
         let stat = parse_stat(&read(&thread.join("stat")).ok()?)?;
-        (!matches!(stat.state, b'Z' | b'X')).then_some(thread)
+        (!matches!(stat.state, b'Z' | b'X')).then_some((thread, stat))
     }))
 }
 
@@ -131,6 +131,16 @@ pub fn is_alive(id: Identity) -> bool {
         }
         Err(error) => !is_gone(&error) && exists(id.pid),
     }
+}
+
+/// The flag of a task that the kernel is ending (`PF_EXITING`). It is set before the task's files are closed.
+const EXITING: u32 = 0x0000_0004;
+
+/// Returns true if that process is gone or is being ended: it still counts as alive while the kernel closes its files, which takes long for
+/// those of a GPU, and a peer may already have seen its socket closed.
+pub fn is_ending(id: Identity) -> bool {
+    let ends = |(_, stat): (PathBuf, Stat)| stat.flags & EXITING != 0;
+    !is_alive(id) || living_threads(id.pid).is_ok_and(|mut threads| threads.all(ends))
 }
 
 /// Returns true if an error of `/proc/PID/…` means that there is no such process.
@@ -322,7 +332,7 @@ fn environ_bytes(pid: u32) -> Option<Vec<u8>> {
     {
         return own;
     }
-    living_threads(pid).ok()?.find_map(|thread| read(&thread.join("environ")).ok()).or(own)
+    living_threads(pid).ok()?.find_map(|(thread, _)| read(&thread.join("environ")).ok()).or(own)
 }
 
 /// Returns one variable of the environment that a process was started with.
@@ -409,6 +419,24 @@ mod tests {
         assert!(groups(child.id()).is_some());
         child.kill().expect("kill");
         child.wait().expect("reaped");
+    }
+
+    #[test]
+    fn process_ends_before_its_socket_is_closed() {
+        use std::io::Read as _;
+        for _ in 0..20 {
+            let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
+            let theirs: std::os::fd::OwnedFd = theirs.into();
+            let mut child = Command::new("sleep").arg("600").stdin(theirs).spawn().expect("sleep");
+            executed(child.id());
+            let id = identify(child.id()).expect("alive");
+            assert!(!is_ending(id));
+            child.kill().expect("kill");
+            assert_eq!(ours.read(&mut [0]).expect("the end"), 0);
+            assert!(is_ending(id));
+            child.wait().expect("reaped");
+            assert!(is_ending(id));
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::domain::maintenance::MaintenanceState;
 use crate::host::process::identify;
 use crate::supervisor::driver::compute_mode::tests::context;
 use crate::supervisor::reconcile::daemon::tests::desired;
-use crate::supervisor::tests::OneGpu;
+use crate::supervisor::tests::TwoGpus;
 
 struct Host {
     home: tempfile::TempDir,
@@ -19,7 +19,7 @@ struct Host {
 
 fn host() -> Host {
     let home = tempfile::tempdir_in("/tmp").expect("directory");
-    let fleet = Fleet::new(context(Arc::new(OneGpu::away()), home.path()));
+    let fleet = Fleet::new(context(Arc::new(TwoGpus::away()), home.path()));
     Host { home, fleet }
 }
 

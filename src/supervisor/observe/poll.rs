@@ -24,7 +24,7 @@ use crate::domain::partitions;
 use crate::domain::plan::Desired;
 use crate::domain::{GpuUuid, MemoryLimit, ThreadPercentage};
 use crate::gpu::Inventory;
-use crate::host;
+use crate::host::{self, Identity};
 use crate::mps::parse::{self, Clients, LimitReading, ParseError};
 use crate::mps::{Command, ControlChannel, ControlSession, DeviceSelector, SessionError};
 use crate::supervisor::handout::Handouts;
@@ -292,6 +292,10 @@ async fn read(
         let listing = parse::lspart(&session.send(&Command::Lspart).await?)?;
         Some(by_gpu(listing, target.partitioned).map_err(PollError::Partitions)?)
     };
+    // Of a server that dies meanwhile the daemon answers nothing, which reads like a limit that is not set.
+    if let Some(dying) = servers.iter().find(|server| host::process::is_ending(Identity::from(*server))) {
+        return Err(PollError::Dying(dying.pid));
+    }
     let seen = Effective {
         observed_at: now,
         control_processes: 0,

@@ -104,3 +104,27 @@ async fn change_behind_a_reading_is_not_written_over() {
     assert_eq!((drift.present, read.as_slice()), (true, ["30.0", "1024 MiB"].as_slice()));
     assert_eq!(writing(), written, "nothing of ours");
 }
+
+#[tokio::test(start_paused = true)]
+async fn dying_server_is_no_drift() {
+    for command in ["get_device_pinned_mem_limit", "ps"] {
+        let host = ScriptedHost::new();
+        let limit = MemoryLimit::parse("4096M").ok();
+        host.publish(Desired {
+            gpus: vec![h200(0).uuid, h200(1).uuid],
+            memory_limits: vec![limit; 2],
+            ..desired(1)
+        });
+        host.await_phase(Phase::Ready).await;
+        let server = host.script.server_pid().expect("a server");
+        let during = if command == "ps" { command.to_owned() } else { format!("{command} {server} 1") };
+        host.script.kill_server_during(during);
+        let seen = host
+            .wait_for("replaced", |observed| {
+                observed.status.phase == Phase::Ready
+                    && host.script.server_pid().is_some_and(|now| now != server)
+            })
+            .await;
+        assert_eq!(seen.status.drift.count, 0, "{command}: {:?}", seen.status.drift);
+    }
+}

@@ -41,29 +41,29 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(8);
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Inventory of one GPU, which can be away.
+/// Inventory of two GPUs, which can be away.
 #[derive(Default)]
-pub(super) struct OneGpu {
+pub(super) struct TwoGpus {
     away: AtomicBool,
     /// Times at which the driver was asked for it.
     listings: Mutex<Vec<Instant>>,
 }
 
-impl OneGpu {
-    /// Creates a host without its GPU.
+impl TwoGpus {
+    /// Creates a host without its GPUs.
     pub(super) fn away() -> Self {
         Self { away: AtomicBool::new(true), ..Self::default() }
     }
 }
 
-impl Inventory for OneGpu {
+impl Inventory for TwoGpus {
     fn driver(&self) -> Result<GpuDriver, InventoryError> {
         Ok(GpuDriver { driver_version: "1".into(), cuda_version: None, simulated: true, profile: None })
     }
 
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
         self.listings.lock().expect("whole").push(Instant::now());
-        Ok(if self.away.load(Ordering::Relaxed) { Vec::new() } else { vec![h200(0)] })
+        Ok(if self.away.load(Ordering::Relaxed) { Vec::new() } else { vec![h200(0), h200(1)] })
     }
 
     fn processes(&self, _: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
@@ -82,7 +82,7 @@ impl Inventory for OneGpu {
 /// Host with a fleet of daemons that follow a script.
 struct ScriptedHost {
     home: tempfile::TempDir,
-    gpu: Arc<OneGpu>,
+    gpu: Arc<TwoGpus>,
     fleet: Fleet,
     script: Script,
 }
@@ -105,7 +105,7 @@ fn desired(generation: i64) -> Desired {
 impl ScriptedHost {
     fn new() -> Self {
         let home = tempfile::tempdir_in("/tmp").expect("directory");
-        let (gpu, script) = (Arc::new(OneGpu::default()), Script::new());
+        let (gpu, script) = (Arc::new(TwoGpus::default()), Script::new());
         let inventory: Arc<dyn Inventory> = gpu.clone();
         // Only processes in this directory belong to this host.
         let world = [("MPS_SIM_WORLD".into(), home.path().into())];

@@ -19,10 +19,11 @@ use crate::mps::session::{Calls, NoReplyCause};
 use crate::mps::{Command, ControlChannel, ControlProgram, ControlSession, SessionError};
 
 /// Replies to the getters of a daemon that was just started (recording 01).
-const STARTED: [(&str, &str); 5] = [
+const STARTED: [(&str, &str); 6] = [
     ("get_server_list", ""),
     ("get_default_active_thread_percentage", "100.0\n"),
     ("get_default_device_pinned_mem_limit 0", ""),
+    ("get_default_device_pinned_mem_limit 1", ""),
     ("get_default_client_priority", "0\n"),
     ("ps", "Server not found\n"),
 ];
@@ -74,6 +75,8 @@ struct DaemonState {
     trouble: Option<SessionFault>,
     /// Time that each command takes.
     pace: Duration,
+    /// First words of the command during which the server dies, which the daemon notices after the session.
+    fatal: Option<String>,
     /// Path of control.log, if sessions are written there.
     log: Option<PathBuf>,
     /// Command that another program sends as soon as the present session is over.
@@ -167,6 +170,11 @@ impl Script {
         self.state().end_server();
     }
 
+    /// Kills the server during the next command that begins so: the daemon, which has not noticed, then answers nothing.
+    pub(super) fn kill_server_during(&self, command: String) {
+        self.state().fatal = Some(command);
+    }
+
     /// Returns the PID of the control process, while one runs.
     pub(super) fn control_pid(&self) -> Option<u32> {
         self.state().control.as_ref().map(|process| process.0.id())
@@ -197,6 +205,10 @@ impl Script {
         state.write(command);
         if let Some(session) = state.sessions.last_mut() {
             session.commands.push(command.to_owned());
+        }
+        if state.fatal.take_if(|fatal| command.starts_with(fatal.as_str())).is_some() {
+            state.server = None;
+            return Vec::new();
         }
         let reply = state.replies.get(command).cloned();
         match reply {
@@ -231,20 +243,29 @@ impl DaemonState {
         let pid = server.0.id();
         self.server = Some(server);
         let default = self.replies["get_default_active_thread_percentage"].clone();
-        let limit = self.replies["get_default_device_pinned_mem_limit 0"].clone();
+        let limit =
+            |ordinal: u32| self.replies[&format!("get_default_device_pinned_mem_limit {ordinal}")].clone();
+        let limits =
+            [0, 1].map(|ordinal| (format!("get_device_pinned_mem_limit {pid} {ordinal}"), limit(ordinal)));
         for (command, reply) in [
             ("get_server_list".to_owned(), format!("{pid}\n")),
             (format!("get_server_status {pid}"), "ACTIVE\n".to_owned()),
             (format!("get_active_thread_percentage {pid}"), default),
-            (format!("get_device_pinned_mem_limit {pid} 0"), limit),
             ("ps".to_owned(), String::new()),
-        ] {
+        ]
+        .into_iter()
+        .chain(limits)
+        {
             self.replies.insert(command, reply);
         }
     }
 
     fn end_server(&mut self) {
         self.server = None;
+        self.notice_dead_server();
+    }
+
+    fn notice_dead_server(&mut self) {
         for (command, reply) in STARTED.iter().filter(|(command, _)| !command.starts_with("get_default")) {
             self.replies.insert((*command).to_owned(), (*reply).to_owned());
         }
@@ -291,7 +312,11 @@ impl ControlChannel for Script {
     fn session(&self, deadline: Instant) -> Result<Box<dyn ControlSession>, SessionError> {
         let at = self.elapsed();
         self.0.calls.spawned();
-        self.state().sessions.push(Transcript { at, commands: Vec::new() });
+        let mut state = self.state();
+        if state.server.is_none() {
+            state.notice_dead_server();
+        }
+        state.sessions.push(Transcript { at, commands: Vec::new() });
         Ok(Box::new(ScriptedSession { script: self.clone(), deadline }))
     }
 
