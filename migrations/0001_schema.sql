@@ -454,8 +454,6 @@ CREATE TABLE audit (
     target   TEXT NOT NULL,
     outcome  TEXT NOT NULL CHECK (outcome IN ('done', 'refused', 'failed')),
     problem  TEXT,
-    -- How many attempts this row stands for.
-    count    INTEGER NOT NULL CHECK (count > 0),
     before   TEXT CHECK (json_valid(before)),
     after    TEXT CHECK (json_valid(after)),
     previous TEXT NOT NULL,

@@ -26,7 +26,7 @@ const ROUND: Duration = Duration::from_secs(4);
 const SLOW_SPREAD: Duration = Duration::from_secs(10);
 /// What the callers request: something from memory, and something from the database.
 const BUSY_PATHS: [&str; 2] = ["/api/v1/daemons/gpu0", "/api/v1/tenants"];
-/// A body of a byte a second that is whole before it has to keep up with `limits.body_rate`, and one that never is.
+/// A body of a byte a second that is whole before `limits.body_timeout_s`, and one that never is.
 const SHORT_BODY: usize = 8;
 const LONG_BODY: usize = 1000;
 
@@ -89,9 +89,9 @@ impl Cpus {
         })
     }
 
-    /// A server that has no bound on requests a second.
+    /// A server that has no bound on requests a second, and takes a slow body for as long as a slow head.
     pub(crate) fn start(&self, directory: &Path) -> Server {
-        let unbounded = "[limits]\nrequests_per_s = 0\n";
+        let unbounded = "[limits]\nrequests_per_s = 0\nbody_timeout_s = 10\n";
         let server = self.on_the_servers(|| Server::start_configured(directory, "h200x2@13.0", unbounded).0);
         server.wait_ready();
         server

@@ -26,7 +26,7 @@ use crate::domain::token::Secret;
 use crate::gpu::Inventory;
 use crate::gpu::probe::Prober;
 use crate::host;
-use crate::http::auth::{Authenticator, ServerAddress};
+use crate::http::authenticator::{Authenticator, ServerAddress};
 use crate::http::bounds::Rates;
 use crate::http::server::{Listeners, ServerContext};
 use crate::http::tls::Certificates;
@@ -238,7 +238,7 @@ impl App {
         self.new_token
     }
 
-    /// The API, its document, the pages and the probes; a request brings its [`Peer`](crate::http::auth::Peer).
+    /// The API, its document, the pages and the probes; a request brings its [`Peer`](crate::http::peer::Peer).
     pub fn router(&self) -> Router {
         router(self.state.clone())
     }
@@ -392,7 +392,6 @@ async fn flush_events(events: &EventQueue, mut writer: JoinHandle<()>, service: 
         tracing::error!("the last events could not be written in time");
         writer.abort();
     }
-    service.without_permit().flush_refusals().await;
     service.without_permit().record_stop().await;
 }
 

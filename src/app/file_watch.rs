@@ -136,7 +136,7 @@ pub(super) async fn watch(store: Store, state_dir: PathBuf, health: HostHealth) 
 fn check_room(state_dir: &Path, health: &HostHealth) {
     let Ok(room) = free_bytes(state_dir) else { return };
     let report = (room < NO_ROOM).then(|| FaultReport {
-        reason: ConditionReason::NoRoom,
+        reason: ConditionReason::DiskFull,
         message: format!(
             "the disk of the state directory {} has {room} bytes left, so that nothing more can be written soon: free space there",
             state_dir.display()

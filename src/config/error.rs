@@ -51,3 +51,14 @@ pub enum ConfigError {
         remedy: &'static str,
     },
 }
+
+/// Refuses a value that is out of range.
+pub(super) fn range(
+    key: &'static str,
+    value: u32,
+    low: u32,
+    high: u32,
+    remedy: &'static str,
+) -> Result<(), ConfigError> {
+    if (low..=high).contains(&value) { Ok(()) } else { Err(ConfigError::OutOfRange { key, value, remedy }) }
+}

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
+use super::error::range;
 
 /// Limits of connections and requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +21,8 @@ pub struct Limits {
     pub idle_timeout_s: u32,
     /// Seconds for which a caller may take nothing of an answer.
     pub write_timeout_s: u32,
+    /// Seconds in which a request's body has to come.
+    pub body_timeout_s: u32,
     /// Longest time for one answer to begin, in seconds.
     pub request_timeout_s: u32,
     /// Bytes of a request's head.
@@ -28,8 +31,6 @@ pub struct Limits {
     pub headers: u32,
     /// Bytes of a request's body.
     pub body_bytes: u32,
-    /// Lowest rate at which a body may arrive, in bytes a second on average.
-    pub body_rate: u32,
     /// Requests at once in one HTTP/2 connection.
     pub streams: u32,
     /// Requests a second of one caller, and of one address; 0 is no bound.
@@ -47,11 +48,11 @@ impl Default for Limits {
             header_timeout_s: 10,
             idle_timeout_s: 75,
             write_timeout_s: 30,
+            body_timeout_s: 30,
             request_timeout_s: 60,
             header_bytes: 16 << 10,
             headers: 64,
             body_bytes: 1 << 20,
-            body_rate: 1 << 10,
             streams: 64,
             requests_per_s: 500,
             request_burst: 1000,
@@ -62,13 +63,6 @@ impl Default for Limits {
 impl Limits {
     /// Refuses limits that would block every caller, or limit nothing.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let range = |key, value: u32, low: u32, high: u32, remedy| {
-            if (low..=high).contains(&value) {
-                Ok(())
-            } else {
-                Err(ConfigError::OutOfRange { key, value, remedy })
-            }
-        };
         range("limits.connections", self.connections, 1, 100_000, "1 to 100000")?;
         let most = "1 to 100000, and at most limits.connections";
         range(
@@ -83,6 +77,7 @@ impl Limits {
             ("limits.header_timeout_s", self.header_timeout_s),
             ("limits.idle_timeout_s", self.idle_timeout_s),
             ("limits.write_timeout_s", self.write_timeout_s),
+            ("limits.body_timeout_s", self.body_timeout_s),
             ("limits.request_timeout_s", self.request_timeout_s),
         ] {
             range(key, value, 1, 3600, "1 to 3600 seconds")?;
@@ -90,7 +85,6 @@ impl Limits {
         range("limits.header_bytes", self.header_bytes, 4096, 1 << 20, "4096 to 1048576 bytes")?;
         range("limits.headers", self.headers, 16, 1000, "16 to 1000")?;
         range("limits.body_bytes", self.body_bytes, 64 << 10, 64 << 20, "65536 to 67108864 bytes")?;
-        range("limits.body_rate", self.body_rate, 1, 1 << 20, "1 to 1048576 bytes a second")?;
         range("limits.streams", self.streams, 1, 1000, "1 to 1000")?;
         range("limits.requests_per_s", self.requests_per_s, 0, 1_000_000, "0 to 1000000")?;
         range("limits.request_burst", self.request_burst, 1, 1_000_000, "1 to 1000000")

@@ -19,6 +19,8 @@ pub use self::client::{CLIENT_CONFIG, trusted_managers};
 pub use self::error::ConfigError;
 pub use self::limits::Limits;
 pub use self::tls::{Tls, check_key};
+
+use self::error::range;
 use crate::domain::access::UserMap;
 use crate::domain::environment::cdi::{self, CdiDirectory};
 use crate::domain::timings::Timings;
@@ -183,13 +185,6 @@ impl Config {
                 *directory = absolute;
             }
         }
-        let range = |key, value: u32, low: u32, high: u32, remedy| {
-            if (low..=high).contains(&value) {
-                Ok(())
-            } else {
-                Err(ConfigError::OutOfRange { key, value, remedy })
-            }
-        };
         range("poll_interval_s", self.poll_interval_s, 1, 3600, "1 to 3600 seconds")?;
         range("control_deadline_s", self.control_deadline_s, 1, 600, "1 to 600 seconds")?;
         range("stop_grace_s", self.stop_grace_s, 0, 3600, "0 to 3600 seconds")?;

@@ -210,8 +210,6 @@ words! {
         LayoutBlocked,
         /// The kernel permits no hard link to the socket.
         LinkNotPermitted,
-        /// The file system of the daemon's logs has no room.
-        LogDiskFull,
         /// The host is in maintenance.
         Maintenance,
         /// Its `max_clients` was lowered while more were connected.
@@ -228,8 +226,6 @@ words! {
         NoInventory,
         /// The placeholder in the tenant's directory could not be made.
         NoPlaceholder,
-        /// The disk has no room.
-        NoRoom,
         /// It runs in no systemd scope of its own.
         NoScope,
         /// The directory cannot be closed to all but some users, as where its file system has no ACLs.
@@ -314,8 +310,6 @@ words! {
         SocketRemoved,
         /// The socket was replaced.
         SocketReplaced,
-        /// It was started with other settings than its spec has now.
-        StartedOtherwise,
         /// It is being started.
         Starting,
         /// Its GPUs or its control program know no static partitions.

@@ -5,8 +5,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::Response;
 
 use super::AppState;
-use super::auth::{self, Peer};
-use super::pages::FormTargets;
+use super::auth;
+use super::form_targets::FormTargets;
+use super::peer::Peer;
 use super::problem::Kind;
 use crate::clock::Clock;
 use crate::domain::access::Actor;
@@ -130,7 +131,7 @@ fn refusal(response: &Response) -> Option<Refusal> {
 /// The refusal in a response if no use case recorded it.
 ///
 /// A method that a path does not take names no action. Rate-limited requests leave no row, since refusing must cost less than
-/// requesting. Callers without valid credentials are counted by address.
+/// requesting.
 fn unrecorded_refusal(response: &Response) -> Option<Refusal> {
     let elsewhere = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::UNAUTHORIZED];
     let seen_to = response.extensions().get::<RefusalHandled>().is_some();
@@ -157,11 +158,10 @@ fn kind(response: &Response) -> Option<&str> {
     response.extensions().get::<Kind>().map(|kind| kind.0.as_str())
 }
 
-/// Counts a caller without valid credentials, by address.
-pub(super) fn count_unauthenticated(app: &AppState, peer: Peer, response: &Response) {
-    let held_back = kind(response).is_some_and(|kind| kind.ends_with(":too-many-failures"));
-    if held_back || response.status() == StatusCode::UNAUTHORIZED {
-        app.service.without_permit().not_authenticated(peer.origin());
+/// Records a caller without valid credentials.
+pub(super) async fn record_unauthenticated(app: &AppState, peer: Peer, status: StatusCode) {
+    if status == StatusCode::UNAUTHORIZED {
+        app.service.without_permit().not_authenticated(peer.source(), peer.origin()).await;
     }
 }
 

@@ -3,14 +3,13 @@
 //! Each caller has a burst of `request_burst`, then `requests_per_s`. That is checked twice: by address before authentication,
 //! and by actor after it.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 
-use super::auth::Peer;
+use super::peer::Peer;
 use super::problem::Problem;
 use crate::config::Limits;
 use crate::domain::access::{Actor, Origin};
@@ -44,10 +43,8 @@ impl Rates {
     /// Creates counters with these limits; on the unix socket `manager_uid` and root are not counted, so that an operator always gets
     /// through.
     pub fn new(limits: &Limits, manager_uid: u32) -> Self {
-        let rate = NonZeroU32::new(limits.requests_per_s).map(|rate| {
-            let burst = NonZeroU32::new(limits.request_burst).unwrap_or(rate);
-            Rate::new(burst, Duration::from_secs(1) / rate.get())
-        });
+        let rate = (limits.requests_per_s > 0)
+            .then(|| Rate::new(limits.request_burst, Duration::from_secs(1) / limits.requests_per_s));
         Self { rate, manager_uid }
     }
 

@@ -16,15 +16,16 @@ use futures_util::FutureExt as _;
 use tracing::Instrument as _;
 use utoipa::openapi::path::Paths;
 
-use super::auth::{self, Peer};
+use super::acting::as_actor;
+use super::auth;
+use super::form_targets::FormTargets;
 use super::inputs::AcceptedInputs;
-use super::pages::FormTargets;
+use super::peer::Peer;
 use super::problem::{Limited, Problem};
 use super::repeats::Repeats;
 use super::rights::RequiredRights;
-use super::{AppState, audit, bounds, conditional, guard, inputs, memo, pages, problem, repeats, rights};
+use super::{AppState, audit, bounds, conditional, guard, inputs, memo, pages, repeats, rights};
 use crate::config::Limits;
-use crate::domain::access::Actor;
 use crate::domain::audit::shown_path;
 use crate::domain::token::without_secrets;
 use crate::service::ServiceError;
@@ -165,39 +166,8 @@ pub(super) async fn authenticated(
         }
         Err(refusal) => refusal,
     };
-    audit::count_unauthenticated(&app, peer, &response);
+    audit::record_unauthenticated(&app, peer, response.status()).await;
     response
-}
-
-/// Runs a request as an actor: enforces its rate, records its refusal, and redacts its errors for tenants.
-///
-/// A request that changes something is completed even if the caller disconnects or the time for it is over.
-pub(super) async fn as_actor<F: Future<Output = Response> + Send + 'static>(
-    app: &AppState,
-    actor: Actor,
-    mut request: Request,
-    work: impl FnOnce(RequestContext, Request) -> F,
-) -> Response {
-    if let Err(too_many) = app.rates.of_actor(&actor) {
-        return too_many.into_response(&app.limits);
-    }
-    let requested = request.extensions().get::<audit::RequestedChange>().cloned();
-    let clock = app.service.clock();
-    let ctx = match &requested {
-        Some(requested) => requested.by(actor, clock),
-        None => RequestContext::new(actor, clock, None),
-    };
-    let ctx = ctx.after_event(app.service.last_event());
-    request.extensions_mut().insert(ctx.clone());
-    let (work, service, caller) = (work(ctx.clone(), request), app.service.clone(), ctx.clone());
-    let work = async move { problem::for_actor(&service, &caller, work.await).await };
-    match requested {
-        Some(requested) => {
-            let work = app.service.run_to_completion(work);
-            audit::record_refusal_of(&app.service, &requested, &ctx, work).await
-        }
-        None => work.await,
-    }
 }
 
 /// Refuses a request without the right to it, and one with inputs that are not accepted.

@@ -1,19 +1,24 @@
 //! The API and the pages over HTTP: a thin layer, where every request is one call to [`crate::service`].
 
 mod accept;
+mod acting;
 pub mod api;
 mod audit;
-pub mod auth;
+mod auth;
+pub mod authenticator;
 pub mod bounds;
 mod conditional;
 mod docs;
 pub mod endpoint;
 mod extract;
+mod form_targets;
 mod guard;
 mod inputs;
 mod layers;
+mod log_in;
 mod memo;
 mod pages;
+pub mod peer;
 pub mod problem;
 mod repeats;
 mod rights;
@@ -23,6 +28,7 @@ pub mod tls;
 
 use std::io::Read as _;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -30,7 +36,7 @@ use axum::http::{StatusCode, header};
 use axum::{Router, middleware};
 use tower_http::csrf::CsrfLayer;
 use tower_http::limit::RequestBodyLimitLayer;
-use tower_http::timeout::RequestBodyTimeoutLayer;
+use tower_http::timeout::RequestBodyDeadlineLayer;
 
 pub use memo::ReadMemo;
 pub use state::{AppParts, AppState};
@@ -44,6 +50,7 @@ use crate::http::problem::Problem;
 pub fn router(state: AppState) -> Router {
     let api::Routes { authenticated, open, probes, operations } = api::routes();
     let largest_body = usize::try_from(state.limits.body_bytes).unwrap_or(usize::MAX);
+    let longest_body = Duration::from_secs(state.limits.body_timeout_s.into());
     let (pages, targets) = pages::router(&state);
     let tables = layers::Tables::new(state.clone(), &operations);
     let api = authenticated.layer(middleware::from_fn_with_state(tables.clone(), layers::authenticated));
@@ -59,7 +66,7 @@ pub fn router(state: AppState) -> Router {
         .layer((
             middleware::from_fn_with_state((state, targets), layers::every_request),
             RequestBodyLimitLayer::new(largest_body),
-            RequestBodyTimeoutLayer::new(extract::BODY_TIMEOUT),
+            RequestBodyDeadlineLayer::new(longest_body),
             CsrfLayer::new().with_rejection_response(guard::cross_site),
         ))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Limits;
-use crate::http::auth::Authenticator;
+use crate::http::authenticator::Authenticator;
 use crate::http::bounds::Rates;
 use crate::http::memo::ReadMemo;
 use crate::metrics::Metrics;

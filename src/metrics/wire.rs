@@ -38,11 +38,9 @@ pub enum Closed {
     Idle,
     /// The caller read nothing of an answer.
     Stalled,
-    /// The caller reset most of its requests.
-    TakesBack,
 }
 
-api_words!(Closed: Handshake "handshake", Slow "slow_head", Idle "idle", Stalled "stalled", TakesBack "takes_back");
+api_words!(Closed: Handshake "handshake", Slow "slow_head", Idle "idle", Stalled "stalled");
 
 /// The limit that was exceeded where a request was refused with 429.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,7 +139,7 @@ impl Wire {
         );
         registry.register(
             "connections_closed",
-            "Connections that the server closed: handshake (TLS failed), slow_head, idle, stalled (nothing taken of an answer), takes_back (rapid reset)",
+            "Connections that the server closed: handshake (TLS failed), slow_head, idle, stalled (nothing taken of an answer)",
             self.closed.clone(),
         );
         registry.register(

@@ -43,8 +43,8 @@ pub struct Backend {
     pub(super) cache: tenants::cache::Cache,
     /// Limits on concurrent event streams, by reader.
     pub(super) streams: Arc<limits::Slots<String>>,
-    /// Refusals waiting to be written to the audit log.
-    pub(super) refusals: access::refusal_counts::Refusals,
+    /// Limits on the rows of refusals in the audit log.
+    pub(super) refusals: access::refusals::RefusalRows,
     /// Processes that wait for a slot.
     pub(super) launches: tenants::leases::queue::LaunchQueue,
     /// Recent use by tenants.
@@ -103,7 +103,7 @@ impl Service {
             initialized: host::initialized::Initialized::default(),
             committed: watch::Sender::default(),
             cache: tenants::cache::Cache::default(),
-            refusals: access::refusal_counts::Refusals::default(),
+            refusals: access::refusals::RefusalRows::default(),
             launches: tenants::leases::queue::LaunchQueue::default(),
         };
         let backend = Arc::new(backend);

@@ -44,13 +44,14 @@ pub struct Rate<K: Clone + Eq + Hash, C: Clock = DefaultClock> {
 
 impl<K: Clone + Eq + Hash, C: Clock + Default> Rate<K, C> {
     /// A rate that nothing has used yet.
-    pub fn new(burst: NonZeroU32, period: Duration) -> Self {
+    pub fn new(burst: u32, period: Duration) -> Self {
         Self::timed_by(C::default(), burst, period)
     }
 }
 
 impl<K: Clone + Eq + Hash, C: Clock> Rate<K, C> {
-    fn timed_by(clock: C, burst: NonZeroU32, period: Duration) -> Self {
+    fn timed_by(clock: C, burst: u32, period: Duration) -> Self {
+        let burst = NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN);
         let quota = Quota::with_period(period).expect("no limit has a period of 0").allow_burst(burst);
         Self { limiter: RateLimiter::new(quota, BoundedStates(Mutex::default()), clock) }
     }
@@ -103,10 +104,9 @@ pub struct FailureRate<C: Clock = DefaultClock> {
 
 impl<C: Clock + Default> Default for FailureRate<C> {
     fn default() -> Self {
-        let burst = |count| NonZeroU32::new(count).expect("it is not 0");
         Self {
-            by_source: Rate::new(burst(10), Duration::from_secs(6)),
-            all: Rate::new(burst(200), Duration::from_millis(100)),
+            by_source: Rate::new(10, Duration::from_secs(6)),
+            all: Rate::new(200, Duration::from_millis(100)),
         }
     }
 }
@@ -213,8 +213,7 @@ mod tests {
 
     fn rate() -> (FakeRelativeClock, Rate<CallerSource, FakeRelativeClock>) {
         let clock = FakeRelativeClock::default();
-        let burst = NonZeroU32::new(BURST).expect("a number");
-        (clock.clone(), Rate::timed_by(clock, burst, PERIOD))
+        (clock.clone(), Rate::timed_by(clock, BURST, PERIOD))
     }
 
     fn source(text: &str) -> CallerSource {

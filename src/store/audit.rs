@@ -27,25 +27,23 @@ pub async fn append(
     db: &mut SqliteConnection,
     attempt: &AttemptedAction,
     result: AuditResult,
-    count: i64,
     now: i64,
 ) -> Result<(), StoreError> {
-    append_all(db, vec![(attempt.clone(), result)], count, now).await
+    append_all(db, vec![(attempt.clone(), result)], now).await
 }
 
 /// Writes rows, chained to the last one and to each other.
 pub async fn append_all(
     db: &mut SqliteConnection,
     attempts: Vec<(AttemptedAction, AuditResult)>,
-    count: i64,
     now: i64,
 ) -> Result<(), StoreError> {
     let mut head = head(&mut *db).await?;
     let rows: Vec<AuditRecord> =
-        attempts.into_iter().map(|(attempt, result)| row(&mut head, attempt, result, count, now)).collect();
+        attempts.into_iter().map(|(attempt, result)| row(&mut head, attempt, result, now)).collect();
     for part in rows.chunks(ROWS) {
         let mut query = QueryBuilder::<Sqlite>::new(
-            "INSERT INTO audit (id, at, actor, granted, origin, request, action, target, outcome, problem, count, before, after,
+            "INSERT INTO audit (id, at, actor, granted, origin, request, action, target, outcome, problem, before, after,
                                 previous, hash) ",
         );
         query.push_values(part, |mut values, row| {
@@ -56,7 +54,7 @@ pub async fn append_all(
                 .push_bind(&row.origin)
                 .push_bind(&row.request);
             values.push_bind(&row.action).push_bind(&row.target).push_bind(row.outcome.as_str());
-            values.push_bind(&row.problem).push_bind(row.count).push_bind(&row.before).push_bind(&row.after);
+            values.push_bind(&row.problem).push_bind(&row.before).push_bind(&row.after);
             values.push_bind(&row.previous).push_bind(&row.hash);
         });
         query.build().execute(&mut *db).await?;
@@ -65,7 +63,7 @@ pub async fn append_all(
 }
 
 /// The row of an attempt after the last row, which it becomes.
-fn row(head: &mut Head, attempt: AttemptedAction, result: AuditResult, count: i64, now: i64) -> AuditRecord {
+fn row(head: &mut Head, attempt: AttemptedAction, result: AuditResult, now: i64) -> AuditRecord {
     let (outcome, problem) = match result.problem {
         None => (AuditOutcome::Done, None),
         Some((outcome, problem)) => (outcome, Some(problem)),
@@ -81,7 +79,6 @@ fn row(head: &mut Head, attempt: AttemptedAction, result: AuditResult, count: i6
         target: attempt.target.to_string(),
         outcome,
         problem,
-        count,
         before: result.before,
         after: result.after,
         previous: std::mem::take(&mut head.hash),
@@ -127,7 +124,7 @@ pub struct AuditFilter {
 }
 
 const COLUMNS: &str =
-    "SELECT id, at, actor, granted, origin, request, action, target, outcome, problem, count, before, after,
+    "SELECT id, at, actor, granted, origin, request, action, target, outcome, problem, before, after,
                               previous, hash FROM audit WHERE id IS NOT NULL";
 
 /// Up to `limit` selected rows, the last first, from the one before `before`.
@@ -166,7 +163,6 @@ fn record(row: &sqlx::sqlite::SqliteRow) -> Result<AuditRecord, StoreError> {
         target: row.try_get("target")?,
         outcome: from_json("an outcome", &format!("\"{}\"", row.try_get::<String, _>("outcome")?))?,
         problem: row.try_get("problem")?,
-        count: row.try_get("count")?,
         before: row.try_get("before")?,
         after: row.try_get("after")?,
         previous: row.try_get("previous")?,

@@ -127,7 +127,7 @@ mod tests {
             let written: Result<(), StoreError> = store
                 .commit(move |db| {
                     Box::pin(async move {
-                        audit::append(db, &attempt, AuditResult::default(), 1, 7).await?;
+                        audit::append(db, &attempt, AuditResult::default(), 7).await?;
                         Ok(())
                     })
                 })

@@ -138,7 +138,7 @@ pub async fn put_on_record(
     let event = DomainEvent::DatabaseBackedUp { file: attempt.target.to_string() };
     let by = EventCause::Actor { subject: attempt.actor.clone() };
     events::append(&mut transaction, &event.because(by), now).await?;
-    audit::append(&mut transaction, attempt, audit::AuditResult::default(), 1, now).await?;
+    audit::append(&mut transaction, attempt, audit::AuditResult::default(), now).await?;
     transaction.commit().await?;
     Ok(connection.close().await?)
 }

@@ -1,14 +1,20 @@
-//! Reasons why a daemon is blocked.
+//! Reasons why a daemon cannot be read or used.
 
 use crate::domain::condition::ConditionReason;
 
-/// Problem that blocks a daemon and that the manager does not solve by itself.
+/// Problem that keeps a daemon from being read, run or handed out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocker {
     /// Reason in one word, for example `ForeignDaemon`.
     pub reason: ConditionReason,
     /// Sentence with the remedy.
     pub message: String,
+}
+
+impl std::fmt::Display for Blocker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.reason, self.message)
+    }
 }
 
 impl Blocker {

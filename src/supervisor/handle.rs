@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::blocker::Blocker;
 use super::observed::Observed;
-use super::reconcile::diagnosis::Diagnosis;
 use super::requests::{DriverRequest, TerminateError, Terminating, Termination, unmanaged};
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientId, StoppedPolicy};
@@ -22,7 +22,7 @@ use crate::metrics::control::Commands;
 pub enum FreshError {
     /// The poll failed.
     #[error("daemon {0} could not be read: {1}")]
-    Failed(DaemonName, Diagnosis),
+    Failed(DaemonName, Blocker),
     /// No poll ended in time; the one before may explain why.
     #[error("daemon {daemon} was not read within {}{}", seconds(*.timeout), .before.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
     Late {
@@ -31,7 +31,7 @@ pub enum FreshError {
         /// Time for which the poll was awaited.
         timeout: Duration,
         /// Reason why the poll before failed.
-        before: Option<Diagnosis>,
+        before: Option<Blocker>,
     },
     /// The driver has ended.
     #[error("daemon {0} is no longer managed")]

@@ -36,7 +36,6 @@ pub use self::observe::poll::ForeignPoll;
 pub use self::observe::server_log_events::UnobservedClient;
 pub use self::observed::Observed;
 pub use self::owned_compute_modes::OwnedComputeModes;
-pub use self::reconcile::diagnosis::Diagnosis;
 pub use self::requests::{TerminateError, Terminating, Termination};
 pub use crate::mps::log::kept_name;
 pub use crate::mps::log::window::{Excerpt, Line, OwnSessions, Part, excerpt};

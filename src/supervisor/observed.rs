@@ -1,7 +1,6 @@
 //! The observations that a driver publishes.
 
 use super::blocker::Blocker;
-use super::reconcile::diagnosis::Diagnosis;
 use crate::domain::client::ClientFacts;
 use crate::domain::daemon::DaemonStatus;
 
@@ -15,7 +14,7 @@ pub struct Observed {
     /// Last request for a fresh poll that this observation answers.
     pub(super) served: u64,
     /// Failure of that poll; `None` if it succeeded.
-    pub(super) failed: Option<Diagnosis>,
+    pub(super) failed: Option<Blocker>,
     /// Generation that the driver follows; all actions for earlier ones are over.
     pub(super) follows: i64,
     /// Reason why the daemon is blocked, if it is.

@@ -85,27 +85,6 @@ impl AttemptedAction {
         }
     }
 
-    /// Keeps the fields that this attempt and another have in common, and empties the others.
-    ///
-    /// A row that stands for both must not attribute to one what only the other did.
-    pub fn keep_common(&mut self, other: &Self) {
-        let keep = |mine: &mut String, others: &str| {
-            if mine != others {
-                mine.clear();
-            }
-        };
-        keep(&mut self.actor, &other.actor);
-        keep(&mut self.granted, &other.granted);
-        keep(&mut self.origin, &other.origin);
-        keep(&mut self.action, &other.action);
-        if self.request != other.request {
-            self.request = None;
-        }
-        if self.target != other.target {
-            self.target = Target::Other(String::new());
-        }
-    }
-
     /// Builds the attempt of a caller without valid credentials.
     pub fn of_stranger(origin: Origin) -> Self {
         Self {
@@ -121,7 +100,7 @@ impl AttemptedAction {
     }
 }
 
-/// A row of the audit log. In a row that stands for several attempts (`count`), the fields in which these differ are empty.
+/// A row of the audit log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct AuditRecord {
     /// Its number: one more than that of the row before.
@@ -148,9 +127,6 @@ pub struct AuditRecord {
     pub outcome: AuditOutcome,
     /// The type of the problem, where it was refused or failed.
     pub problem: Option<String>,
-    /// Number of attempts that the row stands for; more than one where repeated refusals were counted together.
-    #[schema(minimum = 1)]
-    pub count: i64,
     /// The spec before, as JSON text, where it changed.
     pub before: Option<String>,
     /// The spec after, as JSON text, where it changed.
@@ -234,7 +210,6 @@ impl AuditRecord {
         field(Some(&self.target));
         field(Some(self.outcome.as_str()));
         field(self.problem.as_deref());
-        field(Some(&self.count.to_string()));
         field(self.before.as_deref());
         field(self.after.as_deref());
         field(Some(&self.previous));
@@ -258,7 +233,6 @@ mod tests {
             target: "tenants/web".into(),
             outcome: AuditOutcome::Done,
             problem: None,
-            count: 1,
             before: None,
             after: Some("{}".into()),
             previous: head.hash.clone(),
@@ -288,11 +262,10 @@ mod tests {
     fn tampered_audit_rows_are_detected() {
         let rows = chain(5);
         assert_eq!(broken_at(&rows), None);
-        let changes: [fn(&mut AuditRecord); 8] = [
+        let changes: [fn(&mut AuditRecord); 7] = [
             |row| row.at += 1,
             |row| row.actor.push('x'),
             |row| row.outcome = AuditOutcome::Refused,
-            |row| row.count += 1,
             |row| (row.before, row.after) = (row.after.take(), None),
             |row| row.request = Some(String::new()),
             |row| row.previous.replace_range(..1, "f"),

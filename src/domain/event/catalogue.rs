@@ -16,8 +16,8 @@ use super::derived::{
     outsider, process, replaced,
 };
 use super::domain_event::{
-    AuditDamage, ChangedTenant, ClientRefusal, ComputeModeChange, DaemonDeath, DaemonLayout, GrantedLease,
-    HostConfirmation, IncidentNotice, LostEvents, LostWork, MemoryBreach, NotReadyReason, ObservedClient,
+    AuditDamage, ChangedTenant, ClientRefusal, ComputeModeChange, DaemonBlocker, DaemonDeath, DaemonLayout,
+    GrantedLease, HostConfirmation, IncidentNotice, LostEvents, LostWork, MemoryBreach, ObservedClient,
     OperationFacts, ServerFault, SessionOwner, TokenFacts, VerificationFailure,
 };
 use super::message::{ended, joined, who_bypasses};
@@ -180,26 +180,26 @@ events! {
         = "daemon.died", Error, "A control process was found dead.",
         incidents daemon, about of(daemon), details lost.details(*pid), by why.cause(),
         says ("the control daemon of {daemon} (process {pid}) died{}{}", why.words(), lost.doubt());
-    DaemonBackOff(why: NotReadyReason)
+    DaemonBackOff(why: DaemonBlocker)
         = "daemon.back_off", Warning, "A control process died or did not start, and the next start waits.",
         incidents &why.daemon, about of(&why.daemon), details why.details(), says ("{why}");
-    DaemonWithoutServer(why: NotReadyReason)
+    DaemonWithoutServer(why: DaemonBlocker)
         = "daemon.without_server", Error, "Each server of a daemon ends before it takes a client.",
         incidents &why.daemon, about of(&why.daemon), details why.details(), says ("{why}");
-    DaemonCrashLoop(why: NotReadyReason)
+    DaemonCrashLoop(why: DaemonBlocker)
         = "daemon.crash_loop", Critical, "A control process died or did not start five times within a minute.",
         incidents &why.daemon, about of(&why.daemon), details why.details(), says ("{why}");
-    DaemonUnreadable(why: NotReadyReason)
+    DaemonUnreadable(why: DaemonBlocker)
         = "daemon.unreadable", Warning, "A poll of a daemon failed; the reason is that of its condition Ready.",
         about of(&why.daemon), details why.details(), says ("{why}");
-    DaemonWedged(why: NotReadyReason)
+    DaemonWedged(why: DaemonBlocker)
         = "daemon.wedged", Error, "A daemon did not answer a command, and is only polled until it answers.",
         incidents &why.daemon, about of(&why.daemon), details why.details(), says ("{why}");
     DaemonReplaced { daemon: DaemonName, process: ReplacedProcess, clients: Vec<AffectedClient> }
         = "daemon.replaced", Error, "The manager killed a control process that hung on without its server, to start another.",
         incidents daemon, about of(daemon), details replaced(process, clients), by after(EventType::DaemonWedged),
         says ("daemon {daemon}: {process}");
-    DaemonBlocked(why: NotReadyReason)
+    DaemonBlocked(why: DaemonBlocker)
         = "daemon.blocked", Error, "A daemon is blocked by something that the manager does not touch by itself.",
         about of(&why.daemon), details why.details(), says ("{why}");
     DaemonStopped { daemon: DaemonName, pid: u32 } = "daemon.stopped", Info, "The manager stopped a control process.",

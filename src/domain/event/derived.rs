@@ -3,9 +3,8 @@
 use uuid::Uuid;
 
 use super::domain_event::{
-    ClientRefusal, DaemonDeath, DaemonLayout, GrantedLease, IncidentNotice, LostEvents, LostWork,
-    MemoryBreach, NewEvent, NotReadyReason, ObservedClient, OperationFacts, ServerFault, SessionOwner,
-    TokenFacts,
+    ClientRefusal, DaemonBlocker, DaemonDeath, DaemonLayout, GrantedLease, IncidentNotice, LostEvents,
+    LostWork, MemoryBreach, NewEvent, ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts,
 };
 use super::{
     AffectedClient, Details, DomainEvent, EventCause, EventSubject, EventTrigger, EventType, KnownFrom,
@@ -126,7 +125,7 @@ impl LostWork {
     }
 }
 
-impl NotReadyReason {
+impl DaemonBlocker {
     pub(super) fn details(&self) -> Details {
         Details::Reason { reason: self.reason.to_string() }
     }

@@ -19,7 +19,7 @@ use crate::{DaemonName, GpuUuid, LayoutName, TenantName, TokenName};
 
 /// The condition of a daemon that is not ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotReadyReason {
+pub struct DaemonBlocker {
     /// The daemon.
     pub daemon: DaemonName,
     /// The reason of the condition, as `ForeignDaemon`.

@@ -3,8 +3,8 @@
 use std::fmt::{Display, Formatter, Result};
 
 use super::domain_event::{
-    AuditDamage, ClientRefusal, ComputeModeChange, DaemonDeath, DaemonLayout, GrantedLease, HostConfirmation,
-    IncidentNotice, LostEvents, LostWork, MemoryBreach, NotReadyReason, ObservedClient, OperationFacts,
+    AuditDamage, ClientRefusal, ComputeModeChange, DaemonBlocker, DaemonDeath, DaemonLayout, GrantedLease,
+    HostConfirmation, IncidentNotice, LostEvents, LostWork, MemoryBreach, ObservedClient, OperationFacts,
     ServerFault, SessionOwner, TokenFacts, VerificationFailure,
 };
 use super::{KnownFrom, Predecessor};
@@ -35,7 +35,7 @@ pub(super) fn ended(expired_at: Option<i64>) -> String {
     }
 }
 
-impl Display for NotReadyReason {
+impl Display for DaemonBlocker {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, "daemon {}: {}", self.daemon, self.message)
     }

@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 pub use catalogue::{DomainEvent, EventType};
 pub use domain_event::{
-    AuditDamage, ChangedTenant, ClientRefusal, ComputeModeChange, DaemonDeath, DaemonLayout, GrantedLease,
-    HostConfirmation, IncidentNotice, LostEvents, LostWork, MemoryBreach, NewEvent, NotReadyReason,
+    AuditDamage, ChangedTenant, ClientRefusal, ComputeModeChange, DaemonBlocker, DaemonDeath, DaemonLayout,
+    GrantedLease, HostConfirmation, IncidentNotice, LostEvents, LostWork, MemoryBreach, NewEvent,
     ObservedClient, OperationFacts, ServerFault, SessionOwner, TokenFacts, VerificationFailure,
 };
 

@@ -63,7 +63,7 @@ fn examples() -> Vec<DomainEvent> {
     let gpu = || GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("uuid");
     let client = ClientId { pid: 7, start_time: 1 };
     let condition =
-        || NotReadyReason { daemon: daemon(), reason: ConditionReason::Wedged, message: "because".into() };
+        || DaemonBlocker { daemon: daemon(), reason: ConditionReason::Wedged, message: "because".into() };
     let lost = |pids: &[u32], is_uncertain| LostWork {
         clients: pids.iter().map(|pid| AffectedClient::of(*pid)).collect(),
         is_uncertain,

@@ -14,26 +14,14 @@ use crate::service::daemons::logs::{LogFile, OwnSessions, Part};
 /// The longest text to look for, in characters.
 const LONGEST_TEXT: usize = 200;
 
-/// One of the logs of a daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum DaemonLogFile {
-    /// The log of the control daemon.
-    Control,
-    /// The log of its servers.
-    #[default]
-    Server,
-}
-
 /// The log to read, and the part of it.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct DaemonLogQuery {
     /// The log; `server` by default.
-    #[serde(default)]
     #[param(inline)]
-    file: DaemonLogFile,
+    file: Option<LogFile>,
     /// Only lines that contain this text, in whatever case.
     #[serde(default)]
     #[param(max_length = 200)]
@@ -70,10 +58,7 @@ pub(super) async fn get(
     Path(name): Path<DaemonName>,
     Query(query): Query<DaemonLogQuery>,
 ) -> Answer<DaemonLog> {
-    let file = match query.file {
-        DaemonLogFile::Control => LogFile::Control,
-        DaemonLogFile::Server => LogFile::Server,
-    };
+    let file = query.file.unwrap_or(LogFile::Server);
     let length = query.contains.chars().count();
     if length > LONGEST_TEXT {
         let detail = format!("the text to look for has {length} characters: give at most {LONGEST_TEXT}");

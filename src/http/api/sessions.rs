@@ -11,9 +11,11 @@ use super::described::NotFound;
 use crate::domain::token::{Secret, TokenId};
 use crate::http::AppState;
 use crate::http::audit::RequestedChange;
-use crate::http::auth::{self, CurrentSession, Peer};
+use crate::http::auth::{self, CurrentSession};
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Call, Json, NoBody, Query};
+use crate::http::log_in::open_session;
+use crate::http::peer::Peer;
 use crate::http::problem::{Answer, Problem, Reply};
 use crate::service::ServiceError;
 use crate::service::access::sessions::{NewSession, SessionView, SessionsOf};
@@ -48,14 +50,14 @@ pub(super) async fn open(
         app.service.clock().unix_ms(),
     );
     let Some(admission) = admission else {
-        app.service.without_permit().not_authenticated(peer.origin());
+        app.service.without_permit().not_authenticated(peer.source(), peer.origin()).await;
         return auth::failed(&app, peer, auth::NOT_VALID).await;
     };
     let answer = |opened: NewSession| {
         let cookie = app.auth.cookie(&opened.cookie, opened.max_age_s);
         (StatusCode::CREATED, [(header::SET_COOKIE, cookie)], axum::Json(opened.session)).into_response()
     };
-    auth::log_in(&app, admission.actor, None, requested, answer).await
+    open_session(&app, admission.actor, None, requested, answer).await
 }
 
 /// Get the session of this request

@@ -2,9 +2,10 @@
 
 use axum::http::{HeaderMap, HeaderValue, header};
 
-use super::authenticator::{COOKIES, LONGEST_TOKEN};
-use super::{Authenticator, Credentials, ServerAddress, shown};
+use super::{Credentials, shown};
 use crate::fuzz::Inputs;
+use crate::http::authenticator::{Authenticator, ServerAddress};
+use crate::http::authenticator::{COOKIES, LONGEST_TOKEN};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 

@@ -1,10 +1,7 @@
 //! Authentication of callers: by token, session cookie, or peer user on the unix socket.
 
-mod authenticator;
 #[cfg(test)]
 mod fuzz;
-mod log_in;
-mod peer;
 
 use std::time::Duration;
 
@@ -13,14 +10,10 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
-pub use authenticator::{Authenticator, ServerAddress};
-pub(super) use log_in::log_in;
-pub use peer::Peer;
-
-use authenticator::LONGEST_TOKEN;
-
 use super::AppState;
+use super::authenticator::LONGEST_TOKEN;
 use super::guard::cross_site_problem;
+use super::peer::Peer;
 use super::problem::Problem;
 use crate::domain::access::Actor;
 use crate::domain::token::Secret;
@@ -34,7 +27,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestContext {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        // Every route with this extractor is behind `layers::as_actor`, which inserts it.
+        // Every route with this extractor is behind `acting::as_actor`, which inserts it.
         let ctx = parts.extensions.get::<Self>().cloned();
         ctx.ok_or_else(|| ServiceError::Internal("the caller was not authenticated".into()).into())
     }

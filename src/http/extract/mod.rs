@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod fuzz;
 
-use std::time::Duration;
+use std::error::Error as _;
 
 use axum::extract::path::ErrorKind;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -16,15 +16,11 @@ use tower_http::timeout::TimeoutError;
 
 use super::conditional::is_tags;
 use super::problem::Problem;
-use super::server::TooSlow;
 use super::state::AppState;
 use crate::domain::json::{self, InvalidJsonValue, Unreadable};
 use crate::domain::shortened;
 use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, IdempotencyKey, ServiceError, WriteOptions};
-
-/// Longest pause of a sender within a body.
-pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The application and the caller's context, with which every use case is called.
 pub(super) struct Call {
@@ -135,12 +131,12 @@ pub(super) async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<
         ));
     }
     axum::body::Bytes::from_request(request, state).await.map_err(|rejection| {
-        if let Some(detail) = too_slow(&rejection) {
+        if too_slow(&rejection) {
             return Problem::new(
                 "body-too-slow",
                 StatusCode::REQUEST_TIMEOUT,
                 "The body came too slowly",
-                detail,
+                "the request's body did not come in time (limits.body_timeout_s): send it faster".to_owned(),
             );
         }
         let status = rejection.status();
@@ -150,22 +146,10 @@ pub(super) async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<
     })
 }
 
-/// The message for a body that came too slowly.
-fn too_slow(rejection: &BytesRejection) -> Option<String> {
-    let mut error: Option<&(dyn std::error::Error + 'static)> = Some(rejection);
-    while let Some(cause) = error {
-        if let Some(slow) = cause.downcast_ref::<TooSlow>() {
-            return Some(slow.to_string());
-        }
-        if cause.is::<TimeoutError>() {
-            return Some(format!(
-                "nothing of the request's body came for {} s: send it without such pauses",
-                BODY_TIMEOUT.as_secs()
-            ));
-        }
-        error = cause.source();
-    }
-    None
+/// Returns true if a body came too slowly.
+fn too_slow(rejection: &BytesRejection) -> bool {
+    let mut causes = std::iter::successors(rejection.source(), |error| (*error).source());
+    causes.any(|cause| cause.is::<TimeoutError>())
 }
 
 /// Reads a JSON body.

@@ -12,7 +12,8 @@ use tower_http::csrf::CsrfLayer;
 
 use super::{cross_site, is_called};
 use crate::fuzz::Inputs;
-use crate::http::auth::{Authenticator, ServerAddress, same_site};
+use crate::http::auth::same_site;
+use crate::http::authenticator::{Authenticator, ServerAddress};
 
 fn server() -> Authenticator {
     let address = ([127, 0, 0, 1], 8640).into();

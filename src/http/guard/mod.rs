@@ -10,7 +10,8 @@ use axum::response::{IntoResponse as _, Response};
 use tower_http::csrf::ProtectionError;
 
 use super::AppState;
-use super::auth::{Authenticator, Peer};
+use super::authenticator::Authenticator;
+use super::peer::Peer;
 use super::problem::Problem;
 
 /// Headers of every response that does not set them itself.

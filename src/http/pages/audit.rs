@@ -120,7 +120,7 @@ mod tests {
     fn refused_creation_has_no_link() {
         let row = |action: &str, target: &str, outcome: AuditOutcome, before: Option<&str>| {
             let record = serde_json::json!({
-                "id": 1, "at": "2026-11-25T05:03:49.123Z", "actor": "root", "granted": "admin", "origin": "socket", "count": 1, "previous": "", "hash": "",
+                "id": 1, "at": "2026-11-25T05:03:49.123Z", "actor": "root", "granted": "admin", "origin": "socket", "previous": "", "hash": "",
                 "action": action, "target": target, "outcome": outcome, "before": before,
             });
             AuditRow::of(serde_json::from_value(record).expect("a row")).subject

@@ -15,7 +15,9 @@ use super::spec_form::REVISION;
 use crate::domain::token::Secret;
 use crate::http::AppState;
 use crate::http::audit::RequestedChange;
-use crate::http::auth::{self, Peer};
+use crate::http::auth;
+use crate::http::log_in::open_session;
+use crate::http::peer::Peer;
 use crate::http::problem::{Detail, Problem, Reply};
 use crate::service::access::sessions::NewSession;
 
@@ -149,7 +151,7 @@ pub(super) async fn log_in(
         } else {
             "the token is not valid: it is mistyped, expired or revoked"
         };
-        app.service.without_permit().not_authenticated(peer.origin());
+        app.service.without_permit().not_authenticated(peer.source(), peer.origin()).await;
         return as_page(outside, auth::failed(&app, peer, refused).await, &form);
     };
     let answer = |opened: NewSession| {
@@ -161,7 +163,7 @@ pub(super) async fn log_in(
         };
         ([(header::SET_COOKIE, cookie)], inside).into_response()
     };
-    let answer = auth::log_in(&app, admission.actor, code, requested, answer).await;
+    let answer = open_session(&app, admission.actor, code, requested, answer).await;
     as_page(outside, answer, &form)
 }
 

@@ -37,12 +37,12 @@ use axum::{Router, middleware};
 use tower_http::compression::CompressionLayer;
 
 pub(super) use failure::{reader, shown};
-pub(super) use routes::FormTargets;
 
 use rendering::{followed, page, refusal, refused_with, rendered, with_status};
 use routes::PageRoutes;
 
 use super::AppState;
+use super::form_targets::FormTargets;
 
 /// The pages, and the targets of their forms.
 pub(super) fn router(state: &AppState) -> (Router<AppState>, FormTargets) {

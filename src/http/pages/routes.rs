@@ -6,19 +6,8 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::MethodRouter;
 
-use crate::domain::audit::Target;
 use crate::http::AppState;
-
-/// The targets of the forms whose paths do not name them, by route.
-#[derive(Debug, Clone, Default)]
-pub(in crate::http) struct FormTargets(Arc<HashMap<&'static str, &'static str>>);
-
-impl FormTargets {
-    /// The target of a form in the terms of the corresponding API request, so that a search for a target finds both.
-    pub(in crate::http) fn of(&self, route: &str) -> Option<Target> {
-        self.0.get(route).map(|target| Target::Other((*target).to_owned()))
-    }
-}
+use crate::http::form_targets::FormTargets;
 
 /// Pages, and the targets of their forms.
 #[derive(Default)]

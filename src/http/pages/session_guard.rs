@@ -13,8 +13,10 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::forms::Form;
 use super::frame::Outside;
 use super::login::{self, Unsent};
-use crate::http::auth::{self, Peer};
-use crate::http::{AppState, accept, layers};
+use crate::http::acting::as_actor;
+use crate::http::auth;
+use crate::http::peer::Peer;
+use crate::http::{AppState, accept};
 
 /// Bytes reserved for the login form itself.
 const OF_THE_LOGIN: usize = 1024;
@@ -35,7 +37,7 @@ pub(super) async fn require(
         return problem.into_response();
     }
     let actor = auth::note(&mut request, admission, Some(key));
-    layers::as_actor(&state, actor, request, |_, request| next.run(request)).await
+    as_actor(&state, actor, request, |_, request| next.run(request)).await
 }
 
 /// Redirects to the login page, and from there to the requested page.

@@ -1,8 +1,7 @@
 //! One connection, from its handshake to its end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
@@ -14,16 +13,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinError;
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use super::activity::{Activity, Overdue, Timeouts};
-use super::body::{AnswerBody, Paced, RequestInProgress};
-use super::stream::ObservedStream;
+use super::response::{ConnectionUse, ResponseBody};
 use crate::clock::Clock;
 use crate::config::Limits;
-use crate::http::auth::Peer;
+use crate::http::peer::Peer;
 use crate::http::tls::Certificates;
 use crate::metrics::wire::{Closed, Wire};
 
@@ -33,20 +30,23 @@ const PING: Duration = Duration::from_secs(30);
 const SEND_BUFFER: usize = 64 << 10;
 /// Receive windows of one request, and of one connection, in bytes.
 const WINDOWS: (u32, u32) = (256 << 10, 1 << 20);
-/// Requests of an HTTP/2 connection that may be reset before they are processed; more is an attack. Later resets are counted
-/// by `Activity`.
+/// Requests of an HTTP/2 connection that may be reset before they are processed; more is an attack. One that is reset later
+/// counts like any other in the caller's rate.
 const RESETS: usize = 20;
 
 /// Router, limits and certificates that all connections share.
 pub(super) struct Serving {
     pub(super) router: Router,
     pub(super) limits: Limits,
-    pub(super) timeouts: Timeouts,
     pub(super) protocol: auto::Builder<TokioExecutor>,
     pub(super) certificates: Option<Arc<Certificates>>,
     pub(super) wire: Wire,
     /// Asks connections to end after their requests in progress.
     pub(super) stop: CancellationToken,
+    /// Ends connections at once.
+    pub(super) abandon: CancellationToken,
+    /// All open connections.
+    pub(super) tasks: TaskTracker,
 }
 
 /// Returns the builder of HTTP/1.1 and HTTP/2 with its limits.
@@ -56,7 +56,7 @@ pub(super) struct Serving {
 pub(super) fn protocol(limits: &Limits) -> auto::Builder<TokioExecutor> {
     let count = |value: u32| usize::try_from(value).unwrap_or(usize::MAX);
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // `Activity` keeps the timeouts, for handshakes and both protocols.
+    // `ConnectionUse` keeps the timeouts: those of hyper know no handshake, and no HTTP/2 connection without requests.
     builder
         .http1()
         .header_read_timeout(None)
@@ -83,15 +83,12 @@ impl Serving {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let began = Instant::now();
-        let activity = Arc::new(Activity::new(began));
-        let stream = ObservedStream::new(stream, Arc::clone(&activity));
         let (Peer::Tcp(_), Some(certificates)) = (peer, &self.certificates) else {
-            return self.drive(stream, peer, activity).await;
+            return self.drive(stream, peer).await;
         };
         let handshake = certificates.acceptor().accept(stream);
-        match tokio::time::timeout(self.timeouts.head, handshake).await {
-            Ok(Ok(stream)) => self.drive(stream, peer, activity).await,
+        match tokio::time::timeout(seconds(self.limits.header_timeout_s), handshake).await {
+            Ok(Ok(stream)) => self.drive(stream, peer).await,
             Ok(Err(error)) => {
                 tracing::debug!(?peer, %error, "the TLS handshake failed");
                 self.wire.closed(Closed::Handshake);
@@ -100,29 +97,27 @@ impl Serving {
         }
     }
 
-    async fn drive<S>(&self, stream: S, peer: Peer, activity: Arc<Activity>)
+    async fn drive<S>(&self, stream: S, peer: Peer)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let requests = AtomicU64::new(0);
+        let usage = ConnectionUse::default();
         let service = service_fn(|request: Request<Incoming>| {
-            let number = requests.fetch_add(1, Ordering::Relaxed);
-            let shares = (request.version() == hyper::Version::HTTP_2).then_some(number);
-            let under_way = RequestInProgress::begin(&activity, shares);
-            let rate = self.limits.body_rate;
-            let mut request = request.map(|body| axum::body::Body::new(Paced::new(body, rate)));
+            let under_way = usage.begin();
+            let mut request = request.map(axum::body::Body::new);
             request.extensions_mut().insert(ConnectInfo(peer));
             let changes = !request.method().is_safe();
             let answer = self.router.clone().oneshot(request);
             // Started at once and run to completion even if the caller disconnects: otherwise a disconnect would avoid the
             // audit log.
             let answer = if changes { Either::Left(tokio::spawn(answer)) } else { Either::Right(answer) };
+            let write_timeout = seconds(self.limits.write_timeout_s);
             async move {
                 let Ok(response) = match answer {
                     Either::Left(task) => task.await?,
                     Either::Right(answer) => answer.await,
                 };
-                Ok::<_, JoinError>(response.map(|body| AnswerBody::new(body, under_way)))
+                Ok::<_, JoinError>(response.map(|body| ResponseBody::new(body, write_timeout, under_way)))
             }
         });
         let mut protocol = self.protocol.clone();
@@ -133,9 +128,6 @@ impl Serving {
         }
         let connection = protocol.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
-        let rhythm = self.timeouts.check_interval();
-        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + rhythm, rhythm);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut leaving = false;
         loop {
             tokio::select! {
@@ -145,29 +137,24 @@ impl Serving {
                     }
                     return;
                 }
-                () = self.stop.cancelled(), if !leaving => {
-                    leaving = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-                _ = ticks.tick() => match activity.overdue(&self.timeouts, Instant::now()) {
-                    None => {}
-                    // Graceful first: an HTTP/2 client learns that its next request must use another connection.
-                    Some(Overdue::Idle) if !leaving => {
-                        leaving = true;
-                        self.wire.closed(Closed::Idle);
-                        connection.as_mut().graceful_shutdown();
+                () = usage.stalled.cancelled() => return self.wire.closed(Closed::Stalled),
+                () = self.stop.cancelled(), if !leaving => {}
+                begun = usage.unused(seconds(self.limits.header_timeout_s), seconds(self.limits.idle_timeout_s)) => {
+                    if !leaving {
+                        self.wire.closed(if begun { Closed::Idle } else { Closed::Slow });
                     }
-                    Some(overdue) => {
-                        match overdue {
-                            Overdue::Slow => self.wire.closed(Closed::Slow),
-                            Overdue::Stalled => self.wire.closed(Closed::Stalled),
-                            Overdue::TakesBack => self.wire.closed(Closed::TakesBack),
-                            Overdue::Idle => {}
-                        }
+                    if leaving || !begun {
                         return;
                     }
-                },
+                }
             }
+            // Graceful first: an HTTP/2 client learns that its next request must use another connection.
+            leaving = true;
+            connection.as_mut().graceful_shutdown();
         }
     }
+}
+
+fn seconds(value: u32) -> Duration {
+    Duration::from_secs(value.into())
 }

@@ -2,20 +2,18 @@
 //!
 //! ```text
 //!   accept ──▶ Slots ──▶ TLS handshake ──▶ hyper, HTTP/1.1 or 2 ──▶ router
-//!               │ full, or too many of     │ watched by Activity: head, idle, write
-//!               ▼ one caller: turned away  ▼ too slow: closed
+//!               │ full, or too many of     │ no request, or a response that
+//!               ▼ one caller: turned away  ▼ nobody reads, for too long: closed
 //! ```
 //!
 //! Invariant: no caller can keep another from being served. Connections are limited in total and per address or user; the
 //! unix socket has its own slots, some of them reserved for root and the manager's user, so that an operator always gets
-//! through; and everything that a caller may do slowly has a timeout or a minimum rate.
+//! through; and everything that a caller may do slowly has a timeout.
 
-mod activity;
-mod body;
 mod connection;
 mod error;
+mod response;
 mod socket;
-mod stream;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,19 +21,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::StatusCode;
 use axum::serve::Listener;
-use tokio::io::{AsyncRead, AsyncWrite};
+use futures_util::FutureExt as _;
+use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use self::body::TooSlow;
 pub use self::error::ListenError;
 
-use self::activity::Timeouts;
 use self::connection::{Serving, protocol};
 use self::socket::SocketFile;
-use super::auth::Peer;
+use super::peer::Peer;
+use super::problem::Problem;
 use super::tls::Certificates;
 use crate::config::Limits;
 use crate::domain::health::HostHealth;
@@ -70,34 +70,81 @@ pub struct ServerContext {
     pub has_grant: HasGrant,
 }
 
-/// Returns the response for a caller without a slot, if it can be sent without a handshake.
-fn refused_response(callers: Callers, why: SlotsTaken) -> String {
-    let limit = match (callers, why) {
-        (Callers::Remote, SlotsTaken::All) => "in total (limits.connections)",
-        (Callers::Remote, SlotsTaken::Share) => "from your address (limits.connections_per_address)",
-        (Callers::Operators | Callers::Users, SlotsTaken::All) => {
-            "on this socket (limits.socket_connections)"
+/// Connection slots that some callers share, with the limits as one without a slot reads them.
+struct CallerSlots {
+    slots: Arc<Slots<CallerSource>>,
+    /// The limit on all of them.
+    total: &'static str,
+    /// The limit on each.
+    share: &'static str,
+}
+
+impl CallerSlots {
+    fn new((total, share): (u32, u32), limits: [&'static str; 2]) -> Self {
+        let count = |value| usize::try_from(value).unwrap_or(usize::MAX);
+        Self { slots: Slots::new(count(total), count(share)), total: limits[0], share: limits[1] }
+    }
+
+    fn remote(limits: &Limits) -> Self {
+        Self::new(
+            (limits.connections, limits.connections_per_address),
+            ["in total (limits.connections)", "from your address (limits.connections_per_address)"],
+        )
+    }
+
+    /// Returns the response for a caller without a slot, if it can be sent without a handshake.
+    fn refused_response(&self, why: SlotsTaken) -> String {
+        let limit = match why {
+            SlotsTaken::All => self.total,
+            SlotsTaken::Share => self.share,
+        };
+        let detail = format!("there are too many connections {limit}: close some, or try again later");
+        let title = "Unavailable at the moment";
+        let problem = Problem::new("unavailable", StatusCode::SERVICE_UNAVAILABLE, title, detail);
+        let body = serde_json::to_string(&problem).expect("texts and a number");
+        format!(
+            "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\
+             connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    }
+}
+
+/// Slots of the unix socket.
+struct UnixSlots {
+    /// For root and the manager's own user.
+    operators: CallerSlots,
+    /// For users with a grant.
+    users: CallerSlots,
+    /// For users who may do nothing without a token: they keep nobody else out.
+    strangers: CallerSlots,
+    has_grant: HasGrant,
+}
+
+impl UnixSlots {
+    fn new(sockets: u32, has_grant: HasGrant) -> Self {
+        let share = sockets.div_ceil(OF_ONE_USER);
+        let limits = [
+            "on this socket (limits.socket_connections)",
+            "of your user on this socket (a quarter of limits.socket_connections)",
+        ];
+        let of_strangers = "of users without a grant on this socket (a quarter of limits.socket_connections)";
+        Self {
+            operators: CallerSlots::new((sockets, sockets), limits),
+            users: CallerSlots::new((sockets, share), limits),
+            strangers: CallerSlots::new((share, share.div_ceil(OF_ONE_USER)), [of_strangers; 2]),
+            has_grant,
         }
-        (Callers::Operators | Callers::Users, SlotsTaken::Share) => {
-            "of your user on this socket (a quarter of limits.socket_connections)"
+    }
+
+    fn of(&self, peer: Peer) -> &CallerSlots {
+        let own = rustix::process::geteuid().as_raw();
+        match peer {
+            Peer::Unix(Some(user)) if user.uid == 0 || user.uid == own => &self.operators,
+            Peer::Unix(Some(user)) if (self.has_grant)(user) => &self.users,
+            _ => &self.strangers,
         }
-        (Callers::Strangers, _) => {
-            "of users without a grant on this socket (a quarter of limits.socket_connections)"
-        }
-    };
-    let detail = format!("there are too many connections {limit}: close some, or try again later");
-    let body = serde_json::json!({
-        "type": "urn:mps-manager:problem:unavailable",
-        "title": "Unavailable at the moment",
-        "status": 503,
-        "detail": detail,
-    });
-    let body = body.to_string();
-    format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\n\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    }
 }
 
 /// Refuses a non-loopback address without TLS, unless that is explicitly allowed.
@@ -138,40 +185,36 @@ impl Listeners {
         let serving = Arc::new(Serving {
             router,
             limits,
-            timeouts: Timeouts::of(&limits),
             protocol: protocol(&limits),
             certificates,
             wire,
             stop: stop.clone(),
+            abandon: CancellationToken::new(),
+            tasks: TaskTracker::new(),
         });
-        let tasks = TaskTracker::new();
-        // Dropped at the end, which closes the remaining connections.
-        let abandon = CancellationToken::new();
-        let sockets = limits.socket_connections;
-        let tcp = ConnectionLimits {
-            kind: ListenerKind::Tcp,
-            slots: slots(limits.connections, limits.connections_per_address),
-            local: None,
-        };
-        let share = sockets.div_ceil(OF_ONE_USER);
-        let unix = ConnectionLimits {
-            kind: ListenerKind::Unix,
-            slots: slots(sockets, share),
-            local: Some(LocalLimits {
-                of_operators: slots(sockets, sockets),
-                of_strangers: slots(share, share.div_ceil(OF_ONE_USER)),
-                has_grant,
-            }),
+        // Accepted connections inherit both. Responses are small and complete, so they are not delayed; and a caller that
+        // reads nothing is noticed by the kernel also where nothing of a response waits for it.
+        let options = sockopt::set_tcp_nodelay(&tcp_listener, true)
+            .and_then(|()| sockopt::set_tcp_user_timeout(&tcp_listener, limits.write_timeout_s * 1000));
+        if let Err(error) = options {
+            tracing::warn!(%error, "options of TCP connections cannot be set");
+        }
+        let (remote, local) =
+            (CallerSlots::remote(&limits), UnixSlots::new(limits.socket_connections, has_grant));
+        let of_address = |_: &TcpStream, address| (Peer::Tcp(address), &remote);
+        let of_user = |stream: &UnixStream, _| {
+            let peer = Peer::local(stream);
+            (peer, local.of(peer))
         };
         // Once connections close, a new caller waits for the server that follows.
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
-            () = accept(&mut tcp_listener, &tcp, &serving, &tasks, &abandon) => {}
+            () = accept(&mut tcp_listener, ListenerKind::Tcp, of_address, &serving) => {}
             () = async {
                 loop {
                     tokio::select! {
-                        () = accept(&mut socket, &unix, &serving, &tasks, &abandon) => {}
+                        () = accept(&mut socket, ListenerKind::Unix, of_user, &serving) => {}
                         () = file.lost() => {
                             (socket, file) = socket::bind_again(&file, &health).await;
                         }
@@ -179,126 +222,50 @@ impl Listeners {
                 }
             } => {}
         }
-        tasks.close();
-        if tokio::time::timeout(DRAIN, tasks.wait()).await.is_err() {
+        serving.tasks.close();
+        if tokio::time::timeout(DRAIN, serving.tasks.wait()).await.is_err() {
             tracing::warn!("some requests did not end within {DRAIN:?} of the stop");
-            abandon.cancel();
-            tasks.wait().await;
+            serving.abandon.cancel();
+            serving.tasks.wait().await;
         }
         Self { tcp: tcp_listener, unix: socket, file }
     }
 }
 
-/// The connection slots of a listener.
-struct ConnectionLimits {
-    kind: ListenerKind,
-    slots: Arc<Slots<CallerSource>>,
-    /// Further ones of the unix socket.
-    local: Option<LocalLimits>,
-}
-
-/// Slots of the unix socket beside those of users with a grant.
-struct LocalLimits {
-    /// For root and the manager's own user.
-    of_operators: Arc<Slots<CallerSource>>,
-    /// For users who may do nothing without a token: they keep nobody else out.
-    of_strangers: Arc<Slots<CallerSource>>,
-    has_grant: HasGrant,
-}
-
-/// Callers that share the same slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Callers {
-    Remote,
-    Operators,
-    Users,
-    Strangers,
-}
-
-impl ConnectionLimits {
-    fn callers(&self, peer: Peer) -> (Callers, &Arc<Slots<CallerSource>>) {
-        let own = rustix::process::geteuid().as_raw();
-        match (&self.local, peer) {
-            (None, _) => (Callers::Remote, &self.slots),
-            (Some(local), Peer::Unix(Some(user))) if user.uid == 0 || user.uid == own => {
-                (Callers::Operators, &local.of_operators)
-            }
-            (Some(local), Peer::Unix(Some(user))) if (local.has_grant)(user) => (Callers::Users, &self.slots),
-            (Some(local), _) => (Callers::Strangers, &local.of_strangers),
-        }
-    }
-}
-
-fn slots(total: u32, share: u32) -> Arc<Slots<CallerSource>> {
-    let count = |value| usize::try_from(value).unwrap_or(usize::MAX);
-    Slots::new(count(total), count(share))
-}
-
-/// A connection whose peer is known, and that can be refused with a message.
-trait Caller<A> {
-    fn peer(&self, address: &A) -> Peer;
-
-    /// Sends as much as possible without waiting.
-    fn send_now(&self, text: &str);
-}
-
-impl Caller<SocketAddr> for TcpStream {
-    fn peer(&self, address: &SocketAddr) -> Peer {
-        // Responses are small and complete, so they are not delayed.
-        let _ = self.set_nodelay(true);
-        Peer::Tcp(*address)
-    }
-
-    fn send_now(&self, text: &str) {
-        let _ = self.try_write(text.as_bytes());
-    }
-}
-
-impl Caller<tokio::net::unix::SocketAddr> for UnixStream {
-    fn peer(&self, _: &tokio::net::unix::SocketAddr) -> Peer {
-        Peer::local(self)
-    }
-
-    fn send_now(&self, text: &str) {
-        let _ = self.try_write(text.as_bytes());
-    }
-}
-
 /// Accepts connections forever.
-async fn accept<L>(
+async fn accept<'s, L>(
     listener: &mut L,
-    entry: &ConnectionLimits,
+    kind: ListenerKind,
+    caller: impl Fn(&L::Io, L::Addr) -> (Peer, &'s CallerSlots),
     serving: &Arc<Serving>,
-    tasks: &TaskTracker,
-    abandon: &CancellationToken,
 ) where
     L: Listener,
-    L::Io: Caller<L::Addr> + AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    L::Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     loop {
         // It backs off by itself when the process has no file descriptors left.
-        let (stream, address) = listener.accept().await;
-        let peer = stream.peer(&address);
-        let (callers, slots) = entry.callers(peer);
-        let slot = match slots.take(peer.source()) {
+        let (mut stream, address) = listener.accept().await;
+        let (peer, slots) = caller(&stream, address);
+        let slot = match slots.slots.take(peer.source()) {
             Ok(slot) => slot,
             Err(why) => {
                 serving.wire.turned_away(match why {
-                    SlotsTaken::All => RefusedConnection::Full(entry.kind),
-                    SlotsTaken::Share => RefusedConnection::OfOne(entry.kind),
+                    SlotsTaken::All => RefusedConnection::Full(kind),
+                    SlotsTaken::Share => RefusedConnection::OfOne(kind),
                 });
-                if entry.kind == ListenerKind::Unix || serving.certificates.is_none() {
-                    stream.send_now(&refused_response(callers, why));
+                if kind == ListenerKind::Unix || serving.certificates.is_none() {
+                    // As much as can be sent without waiting.
+                    let _ = stream.write(slots.refused_response(why).as_bytes()).now_or_never();
                 }
                 continue;
             }
         };
-        let open = serving.wire.opened(entry.kind);
-        let (serving, abandon) = (Arc::clone(serving), abandon.clone());
-        tasks.spawn(async move {
+        let open = serving.wire.opened(kind);
+        let connection = Arc::clone(serving);
+        serving.tasks.spawn(async move {
             tokio::select! {
-                () = abandon.cancelled() => {}
-                () = serving.serve(stream, peer) => {}
+                () = connection.abandon.cancelled() => {}
+                () = connection.serve(stream, peer) => {}
             }
             drop((open, slot));
         });
@@ -328,17 +295,19 @@ mod tests {
 
     #[test]
     fn refused_connection_names_its_limit() {
-        for (callers, why, limit) in [
-            (Callers::Remote, SlotsTaken::All, "(limits.connections)"),
-            (Callers::Remote, SlotsTaken::Share, "(limits.connections_per_address)"),
-            (Callers::Users, SlotsTaken::All, "(limits.socket_connections)"),
-            (Callers::Operators, SlotsTaken::Share, "quarter of limits.socket_connections"),
-            (Callers::Strangers, SlotsTaken::All, "of users without a grant"),
+        let remote = CallerSlots::remote(&Limits::default());
+        let local = UnixSlots::new(64, Arc::new(|_| false));
+        for (slots, why, limit) in [
+            (&remote, SlotsTaken::All, "(limits.connections)"),
+            (&remote, SlotsTaken::Share, "(limits.connections_per_address)"),
+            (&local.users, SlotsTaken::All, "(limits.socket_connections)"),
+            (&local.operators, SlotsTaken::Share, "quarter of limits.socket_connections"),
+            (&local.strangers, SlotsTaken::All, "of users without a grant"),
         ] {
-            let text = refused_response(callers, why);
+            let text = slots.refused_response(why);
             let (head, body) = text.split_once("\r\n\r\n").expect("a head");
             assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head}");
-            let problem: crate::http::problem::Problem = serde_json::from_str(body).expect("a problem");
+            let problem: Problem = serde_json::from_str(body).expect("a problem");
             assert_eq!(problem.status, 503);
             assert!(problem.detail.contains(limit), "{}", problem.detail);
         }

@@ -11,10 +11,8 @@ use crate::service::{Backend, Service, ServiceError};
 use crate::store;
 pub use crate::store::audit::AuditFilter;
 
-/// Interval at which counted refusals are written to the audit log.
-const MINUTE: Duration = Duration::from_secs(60);
-/// Number of those intervals between two log lines with the head of the chain.
-const HOUR: u32 = 60;
+/// Interval at which the head of the chain is logged.
+const HOUR: Duration = Duration::from_secs(3600);
 
 impl Service {
     /// Rows of the audit log, newest first.
@@ -39,14 +37,11 @@ impl Service {
 }
 
 impl Backend {
-    /// Writes counted refusals every minute, and logs the head of the chain every hour so that a copy exists outside the
-    /// database.
+    /// Logs the head of the chain every hour, so that a copy exists outside the database.
     pub async fn keep_audit(self: Arc<Self>) {
-        for minute in 1u32.. {
-            tokio::time::sleep(MINUTE).await;
-            self.flush_refusals().await;
-            if minute.is_multiple_of(HOUR)
-                && let Ok(mut reader) = self.parts.store.read().await
+        loop {
+            tokio::time::sleep(HOUR).await;
+            if let Ok(mut reader) = self.parts.store.read().await
                 && let Ok(Head { id, hash }) = store::audit::head(&mut reader).await
             {
                 tracing::info!(id, %hash, "head of the audit log");

@@ -72,7 +72,7 @@ impl ChangeRecord {
         if rows.is_empty() {
             rows.push((attempt.clone(), AuditResult::default()));
         }
-        store::audit::append_all(db, rows, 1, now).await
+        store::audit::append_all(db, rows, now).await
     }
 }
 

@@ -8,8 +8,7 @@ pub mod audit_log;
 pub mod context;
 pub(in crate::service) mod idempotency;
 pub mod redaction;
-pub(super) mod refusal_counts;
-mod refusals;
+pub(super) mod refusals;
 pub mod sessions;
 pub mod tokens;
 mod uses;
@@ -19,7 +18,6 @@ pub mod whoami;
 mod tests;
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -37,7 +35,7 @@ use crate::service::limits::{FailureRate, Rate};
 /// Lifetime of a login code, in milliseconds.
 const CODE_MS: i64 = 15 * 60 * 1000;
 /// Burst of logins for one holder: as many as it may have sessions.
-const LOGIN_BURST: NonZeroU32 = NonZeroU32::new(32).expect("it is not 0");
+const LOGIN_BURST: u32 = 32;
 /// After the burst, one login per this time: each leaves rows that are never deleted.
 const LOGIN_INTERVAL: Duration = Duration::from_secs(60);
 /// Most login codes at the same time.

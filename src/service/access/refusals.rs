@@ -1,63 +1,56 @@
-//! Refused attempts in the audit log: a limited number of rows for each source, and one row for the rest of a minute.
-//!
-//! So a flood of refused requests neither fills the disk nor holds up the writer, and its size is still in the audit log.
+//! Refused attempts in the audit log: a limited number of rows of each caller, so that a flood of refused requests neither fills the
+//! disk nor holds up the writer.
 
-use super::refusal_counts::{ROWS, RefusedAttempts};
+use std::time::Duration;
+
 use crate::domain::access::Origin;
 use crate::domain::audit::{AttemptedAction, AuditOutcome};
 use crate::service::Backend;
+use crate::service::limits::{CallerSource, Rate};
 use crate::store::audit::AuditResult;
 use crate::store::{self, StoreError};
 
-/// Rows that are written in one transaction, so that no other job waits long.
-const TOGETHER: usize = 100;
+/// Limits on the rows of refused attempts.
+#[derive(Debug)]
+pub(in crate::service) struct RefusalRows {
+    /// Of an actor, or of all callers without valid credentials.
+    by_actor: Rate<String>,
+    /// Of a source of callers without valid credentials, so that one cannot hide the others.
+    by_source: Rate<CallerSource>,
+}
+
+impl Default for RefusalRows {
+    fn default() -> Self {
+        let minute = Duration::from_secs(60);
+        Self { by_actor: Rate::new(60, minute), by_source: Rate::new(10, 6 * minute) }
+    }
+}
 
 impl Backend {
-    /// Records a refused or failed attempt, by the type of its problem.
+    /// Records a refused or failed attempt, by the type of its problem, if its actor may have another row.
     pub async fn record_refusal(&self, attempt: AttemptedAction, outcome: AuditOutcome, problem: String) {
+        if self.refusals.by_actor.take(&attempt.actor).is_err() {
+            return;
+        }
         let attempt = AttemptedAction { target: attempt.target.without_secrets(), ..attempt };
-        let source = attempt.actor.clone();
-        if let Some(refused) =
-            self.refusals.take_row_or_count(&source, ROWS, RefusedAttempts::one(attempt, outcome, problem))
-        {
-            self.record(vec![refused]).await;
-        }
-    }
-
-    /// Counts an attempt without valid credentials, by address.
-    pub fn not_authenticated(&self, origin: Origin) {
-        let problem = "urn:mps-manager:problem:unauthorized".to_owned();
-        let refused =
-            RefusedAttempts::one(AttemptedAction::of_stranger(origin), AuditOutcome::Refused, problem);
-        self.refusals.take_row_or_count(&format!("from {origin}"), 0, refused);
-    }
-
-    /// Records the refusals that were counted; also called when the manager ends.
-    pub async fn flush_refusals(&self) {
-        for rows in self.refusals.take().chunks(TOGETHER) {
-            self.record(rows.to_vec()).await;
-        }
-    }
-
-    async fn record(&self, rows: Vec<RefusedAttempts>) {
-        let clock = self.parts.clock;
+        let result = AuditResult { problem: Some((outcome, problem)), ..AuditResult::default() };
+        let now = self.parts.clock.unix_ms();
         let written: Result<(), StoreError> = self
             .parts
             .store
-            .commit(move |db| {
-                Box::pin(async move {
-                    for RefusedAttempts { attempt, outcome, problem, count } in rows {
-                        let came =
-                            AuditResult { problem: Some((outcome, problem)), ..AuditResult::default() };
-                        store::audit::append(&mut *db, &attempt, came, count, clock.unix_ms()).await?;
-                    }
-                    Ok(())
-                })
-            })
+            .commit(move |db| Box::pin(async move { store::audit::append(db, &attempt, result, now).await }))
             .await;
         if let Err(error) = written {
             // Nothing was done, so nothing has to be undone when the record is missing.
             tracing::error!(%error, "a refusal could not be recorded in the audit log");
+        }
+    }
+
+    /// Records an attempt without valid credentials, if its source may have another row.
+    pub async fn not_authenticated(&self, source: CallerSource, origin: Origin) {
+        if self.refusals.by_source.take(&source).is_ok() {
+            let problem = "urn:mps-manager:problem:unauthorized".to_owned();
+            self.record_refusal(AttemptedAction::of_stranger(origin), AuditOutcome::Refused, problem).await;
         }
     }
 }

@@ -13,11 +13,11 @@ pub use crate::supervisor::{Excerpt, OwnSessions, Part};
 use crate::supervisor::{excerpt, kept_name};
 
 /// One of the two logs that a daemon writes, or the saved text of one that was emptied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = DaemonLogFile)]
 pub enum LogFile {
     /// The log of the control daemon, control.log.
-    #[default]
     Control,
     /// The log of its servers, server.log.
     Server,

@@ -410,7 +410,7 @@ async fn put_confirmation_on_record(
     let event = DomainEvent::HostConfirmed(confirmed).because(by);
     store::events::append(&mut *db, &event, now).await?;
     if let Some(attempt) = attempt {
-        store::audit::append(db, &attempt, AuditResult::default(), 1, now).await?;
+        store::audit::append(db, &attempt, AuditResult::default(), now).await?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@ use super::*;
 use crate::domain::DaemonName;
 use crate::domain::condition::ConditionReason;
 use crate::domain::event::{
-    AffectedClient, DaemonDeath, DomainEvent, EventType, KnownFrom, LostEvents, LostWork, NotReadyReason,
+    AffectedClient, DaemonBlocker, DaemonDeath, DomainEvent, EventType, KnownFrom, LostEvents, LostWork,
     OperationFacts, ServerFault,
 };
 use crate::domain::fault::GpuFaultReport;
@@ -109,7 +109,7 @@ async fn opened_incident_has_its_severity() {
 async fn events_are_filtered_by_subject_in_both_orders() {
     let (_dir, store) = open().await;
     let crashes =
-        NotReadyReason { daemon: daemon("gpu0"), reason: ConditionReason::CrashLoop, message: String::new() };
+        DaemonBlocker { daemon: daemon("gpu0"), reason: ConditionReason::CrashLoop, message: String::new() };
     let events = vec![
         (started("gpu0"), 10),
         (died("gpu1"), 20),

@@ -146,7 +146,7 @@ pub async fn restore(
     let event = DomainEvent::DatabaseRestored { file: attempt.target.to_string() };
     let by = EventCause::Actor { subject: attempt.actor.clone() };
     events::append(&mut *db, &event.because(by), now).await?;
-    audit::append(&mut *db, attempt, audit::AuditResult::default(), 1, now).await?;
+    audit::append(&mut *db, attempt, audit::AuditResult::default(), now).await?;
     transaction.commit().await?;
     restored.close().await?;
     if backup.machine_id.as_deref().is_some_and(|theirs| theirs != machine_id) {
@@ -361,7 +361,7 @@ async fn revoke(
         after: after.map(|token| token.on_record().to_string()),
     };
     let attempt = AttemptedAction { target: Target::Token(token.id.clone()), ..attempt.clone() };
-    audit::append(db, &attempt, came, 1, now).await
+    audit::append(db, &attempt, came, now).await
 }
 
 /// Gives the new file the database's name, and keeps the one before under another.

@@ -22,7 +22,7 @@ use crate::supervisor::observe::gather;
 use crate::supervisor::observe::log_state::{died_in_session, opened_before};
 use crate::supervisor::observe::poll;
 use crate::supervisor::observe::poll_outcome::{PollOutcome, out_of_files};
-use crate::supervisor::reconcile::diagnosis::{self, Diagnosis, log_disk_full, pipes_lost};
+use crate::supervisor::reconcile::diagnosis::{self, log_disk_full, pipes_lost};
 use crate::supervisor::reconcile::wedge::remedy;
 use crate::supervisor::remedy::Remedy;
 
@@ -41,17 +41,17 @@ impl Driver {
             (DaemonStartError::Spawn(cause), _) if out_of_files(cause) => {
                 diagnosis::name(&PollOutcome::NoFiles(cause.to_string()), &DiagnosisEvidence::default())
             }
-            (_, Some(room)) => Some(Diagnosis {
-                reason: ConditionReason::LogDiskFull,
+            (_, Some(room)) => Some(Blocker {
+                reason: ConditionReason::DiskFull,
                 message: format!("{error}; {}", log_disk_full(&self.log_directory, room)),
             }),
             _ => None,
         };
         match blocker {
-            Some(Diagnosis { reason, message }) => self.state.blocked(Blocker { reason, message }, now),
+            Some(blocker) => self.state.blocked(blocker, now),
             None => {
                 let message = one_line(&error.to_string());
-                self.state.failed(Diagnosis { reason: ConditionReason::DiedOrDidNotStart, message }, now);
+                self.state.failed(Blocker { reason: ConditionReason::DiedOrDidNotStart, message }, now);
             }
         }
     }
@@ -201,7 +201,7 @@ impl Driver {
             self.state.restart = true;
         }
         self.state
-            .explain(Diagnosis { reason: ConditionReason::PipeDirectoryLost, message: pipes_lost(&what) });
+            .explain(Blocker { reason: ConditionReason::PipeDirectoryLost, message: pipes_lost(&what) });
     }
 
     /// Notices that the control process is gone, and ends its servers.
@@ -284,16 +284,16 @@ fn one_line(text: &str) -> String {
 }
 
 /// Explains in one line why a control process died.
-fn death_notice(pid: u32, quit: Option<&str>, records: &[log::LogRecord], may_be_ours: bool) -> Diagnosis {
+fn death_notice(pid: u32, quit: Option<&str>, records: &[log::LogRecord], may_be_ours: bool) -> Blocker {
     if let Some(command) = quit {
         let message = format!(
             "process {pid} was sent {command:?} by another program (control.log has it): find out which program reaches its socket, and have \
              them use this API instead"
         );
-        return Diagnosis { reason: ConditionReason::QuitByOthers, message };
+        return Blocker { reason: ConditionReason::QuitByOthers, message };
     }
     if let Some(message) = died_in_session(records, may_be_ours) {
-        return Diagnosis { reason: ConditionReason::DiedInSession, message };
+        return Blocker { reason: ConditionReason::DiedInSession, message };
     }
     let message = match log::last_word(records, pid) {
         Some(line) => format!("process {pid} died; its last line in control.log is {line:?}"),
@@ -301,7 +301,7 @@ fn death_notice(pid: u32, quit: Option<&str>, records: &[log::LogRecord], may_be
             "process {pid} died and wrote nothing about it to control.log: it was killed, or it crashed"
         ),
     };
-    Diagnosis { reason: ConditionReason::DiedOrDidNotStart, message }
+    Blocker { reason: ConditionReason::DiedOrDidNotStart, message }
 }
 
 #[cfg(test)]

@@ -20,7 +20,6 @@ use crate::supervisor::observe::control_process::ControlProcess;
 use crate::supervisor::observe::control_process::{shape, token};
 use crate::supervisor::observe::gpu_presence::GpuPresence;
 use crate::supervisor::observe::isolation;
-use crate::supervisor::reconcile::diagnosis::Diagnosis;
 
 /// Pause between two searches for a daemon that an earlier manager was starting.
 const STARTING: Duration = Duration::from_millis(5);
@@ -71,7 +70,7 @@ impl Driver {
                 if let Some(recorded) = recorded.filter(|_| desired.running) {
                     let gone = "no manager was there to see it";
                     let failure =
-                        Diagnosis { reason: ConditionReason::DiedOrDidNotStart, message: gone.to_owned() };
+                        Blocker { reason: ConditionReason::DiedOrDidNotStart, message: gone.to_owned() };
                     self.event_detector.died(
                         &desired.name,
                         recorded.identity.pid,

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::compute_mode::ComputeModeControl;
 use self::wakeups::{dies, logs_changed};
+use super::blocker::Blocker;
 use super::context::SupervisorContext;
 use super::durable::RememberedDaemon;
 use super::handle::DriverLink;
@@ -36,7 +37,6 @@ use super::observe::log_tail::Logs;
 use super::observe::poll_outcome::PollOutcome;
 use super::observed::Observed;
 use super::reconcile::daemon::{DaemonReconciler, ReconcileStep};
-use super::reconcile::diagnosis::Diagnosis;
 use super::reconcile::layout::LayoutReconciler;
 use super::report::conditions::{DaemonCounters, status};
 use super::report::event_detector::EventDetector;
@@ -73,7 +73,7 @@ pub(super) struct Driver {
     /// Position in server.log up to which it was read, as last published.
     read_to: Option<FilePlace>,
     /// Request for a fresh poll that the last poll answers, and the failure of that poll; `None` once it is published.
-    read: Option<(u64, Option<Diagnosis>)>,
+    read: Option<(u64, Option<Blocker>)>,
     incarnation: Option<Incarnation>,
     /// Token of the control process for which the layout's status was recorded.
     layout_recorded_for: Option<String>,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use crate::domain::condition::ConditionReason;
 use crate::domain::wedge::processes;
 use crate::mps::process::ForeignCaller;
+use crate::supervisor::blocker::Blocker;
 use crate::supervisor::observe::evidence::{DiagnosisEvidence, Pipes};
 use crate::supervisor::observe::poll_outcome::PollOutcome;
 use crate::supervisor::reconcile::wedge::timeout_ms;
@@ -14,27 +15,12 @@ use crate::supervisor::remedy::Remedy;
 /// Most processes that a message names.
 const NAMED: usize = 4;
 
-/// Reason why a daemon cannot be read at the moment, or why it died.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Diagnosis {
-    /// Reason in one word, for example `SessionHeldOpen`.
-    pub reason: ConditionReason,
-    /// Known facts and the remedy.
-    pub message: String,
-}
-
-impl std::fmt::Display for Diagnosis {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.reason, self.message)
-    }
-}
-
 /// Diagnoses the outcome of a poll; `None` if everything was read.
-pub(crate) fn name(outcome: &PollOutcome, evidence: &DiagnosisEvidence) -> Option<Diagnosis> {
+pub(crate) fn name(outcome: &PollOutcome, evidence: &DiagnosisEvidence) -> Option<Blocker> {
     if matches!(outcome, PollOutcome::Seen(_)) {
         return None;
     }
-    let poll_failure = |reason, message| Some(Diagnosis { reason, message });
+    let poll_failure = |reason, message| Some(Blocker { reason, message });
     if let Pipes::Lost(what) = &evidence.pipes {
         return poll_failure(ConditionReason::PipeDirectoryLost, pipes_lost(what));
     }
@@ -244,7 +230,7 @@ mod tests {
     }
 
     fn named(outcome: &PollOutcome, evidence: &DiagnosisEvidence) -> (ConditionReason, String) {
-        let Diagnosis { reason, message } = name(outcome, evidence).expect("a trouble");
+        let Blocker { reason, message } = name(outcome, evidence).expect("a trouble");
         (reason, message)
     }
 

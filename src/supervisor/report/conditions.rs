@@ -13,9 +13,10 @@ use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::maintenance::MaintenanceState;
 use crate::domain::plan::Desired;
 use crate::host;
+use crate::supervisor::blocker::Blocker;
 use crate::supervisor::recent::{SHOWN_MS, times};
 use crate::supervisor::reconcile::daemon::{DaemonReconciler, serves_another_user};
-use crate::supervisor::reconcile::diagnosis::{Diagnosis, log_disk_full};
+use crate::supervisor::reconcile::diagnosis::log_disk_full;
 use crate::supervisor::reconcile::layout;
 
 /// Counters of a driver.
@@ -84,7 +85,7 @@ fn conditions(
         conditions.push(Condition::new(
             ConditionType::RestartRequired,
             true,
-            ConditionReason::StartedOtherwise,
+            ConditionReason::RestartRequired,
             format!(
                 "its GPUs, its users or its mode were changed after it started: it is replaced as soon as no client is connected, \
                  or at once by `mps-manager daemon restart {}`",
@@ -112,7 +113,7 @@ fn conditions(
         ));
     }
     // A failure that others cause is over at once and recurs with them: it is reported for a while.
-    let is_recent = |failure: &&Diagnosis| {
+    let is_recent = |failure: &&Blocker| {
         !matches!(phase, Phase::Ready | Phase::Observed)
             || (matches!(failure.reason, ConditionReason::DiedInSession | ConditionReason::QuitByOthers)
                 && now - state.failed_at < SHOWN_MS)
@@ -136,7 +137,7 @@ fn conditions(
         conditions.push(Condition::new(
             ConditionType::LogDiskFull,
             true,
-            ConditionReason::NoRoom,
+            ConditionReason::DiskFull,
             log_disk_full(log_directory, room),
         ));
     }

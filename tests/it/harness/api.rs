@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::extract::ConnectInfo;
 use axum::{Router, body};
-use mps_manager::http::auth::Peer;
+use mps_manager::http::peer::Peer;
 use reqwest::Method;
 use serde_json::Value;
 use tokio::runtime::Runtime;

@@ -33,9 +33,7 @@ fn remedy_of(reason: ConditionReason) -> Remedy {
             Remedy::Tried("settings_that_others_changed_are_restored")
         }
         ProcessOutsideMps => Remedy::Tried("process_outside_mps_is_started_by_run"),
-        RestartRequired | ShapeDiffers | StartedOtherwise => {
-            Remedy::Tried("daemon_that_needs_a_restart_is_restarted")
-        }
+        RestartRequired | ShapeDiffers => Remedy::Tried("daemon_that_needs_a_restart_is_restarted"),
         CrashLoop => Remedy::Tried("crash_loop_ends_once_its_cause_is_mended"),
         ServerFault | AwaitingClientExit | Wedged => Remedy::Tried("holders_of_a_server_continue_or_end"),
         DirectoryUnusable | TenantDirectoryUnsafe => Remedy::Tried("directory_of_another_is_given_back"),
@@ -73,9 +71,7 @@ fn remedy_of(reason: ConditionReason) -> Remedy {
         | FilesExhausted
         | HeadUnreadable
         | LinkNotPermitted
-        | LogDiskFull
         | NoInventory
-        | NoRoom
         | NoScope
         | NotClosed
         | OldDriver

@@ -15,7 +15,7 @@ use crate::client::ClientId;
 use crate::condition::ConditionReason;
 use crate::drift::Drifted;
 use crate::event::{
-    ClientRefusal, DaemonDeath, DomainEvent, EventType, KnownFrom, LostWork, NotReadyReason, ObservedClient,
+    ClientRefusal, DaemonBlocker, DaemonDeath, DomainEvent, EventType, KnownFrom, LostWork, ObservedClient,
     ServerFault,
 };
 use crate::exposure::SocketExposure;
@@ -97,7 +97,7 @@ fn repaired() -> DomainEvent {
 
 fn crash_loop() -> DomainEvent {
     let (reason, message) = (ConditionReason::CrashLoop, String::new());
-    DomainEvent::DaemonCrashLoop(NotReadyReason { daemon: daemon("gpu0"), reason, message })
+    DomainEvent::DaemonCrashLoop(DaemonBlocker { daemon: daemon("gpu0"), reason, message })
 }
 
 fn left(pid: u32) -> ObservedClient {
@@ -261,8 +261,7 @@ fn daemon_without_server_is_one_incident() {
     let mut journal = Journal::default();
     journal.write(&daemon_died(&[7]));
     let (reason, message) = (ConditionReason::ServerExits, "its server ends, twice".to_owned());
-    let without =
-        DomainEvent::DaemonWithoutServer(NotReadyReason { daemon: daemon("gpu0"), reason, message });
+    let without = DomainEvent::DaemonWithoutServer(DaemonBlocker { daemon: daemon("gpu0"), reason, message });
     journal.write(&without);
     assert!(!journal.incidents[0].incident.is_open(), "the control daemon is back");
     journal.at += 1_000;
@@ -280,7 +279,7 @@ fn daemon_without_server_is_one_incident() {
 fn wedged_daemon_that_continues_keeps_all_work() {
     let reason = ConditionReason::Wedged;
     let message = "stopped (SIGSTOP): control daemon 7".to_owned();
-    let wedged = NotReadyReason { daemon: daemon("gpu0"), reason, message };
+    let wedged = DaemonBlocker { daemon: daemon("gpu0"), reason, message };
     let mut journal = Journal { connected: vec![id(2), id(3)], ..Journal::default() };
     journal.write(&DomainEvent::DaemonWedged(wedged));
     assert_eq!(journal.only().detail.as_deref(), Some("stopped (SIGSTOP): control daemon 7"));

@@ -94,8 +94,7 @@ fn word(file: LogFile) -> &'static str {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LogQuery {
-    #[serde(default)]
-    file: LogFile,
+    file: Option<LogFile>,
     #[serde(default)]
     q: String,
     before: Option<u64>,
@@ -110,7 +109,7 @@ pub(super) async fn show(
     Path(name): Path<DaemonName>,
     Query(query): Query<LogQuery>,
 ) -> Reply {
-    let file = query.file;
+    let file = query.file.unwrap_or(LogFile::Control);
     let part = match (query.before, query.from) {
         (Some(before), _) => Part::Before(before),
         (None, Some(from)) => Part::From(from),

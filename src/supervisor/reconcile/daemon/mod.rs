@@ -33,7 +33,6 @@ use crate::supervisor::observe::control_process::ControlProcess;
 use crate::supervisor::observe::debounce::PollDebounce;
 use crate::supervisor::observe::evidence::ResourceShortages;
 use crate::supervisor::observe::log_state::FailedServer;
-use crate::supervisor::reconcile::diagnosis::Diagnosis;
 
 /// A second death or failed start within this many milliseconds begins the back-off.
 const FAILURE_WINDOW_MS: i64 = 60_000;
@@ -60,13 +59,13 @@ pub struct DaemonReconciler {
     /// Command that was not answered, with the reason.
     pub wedged: Option<String>,
     /// Reason why the last poll failed.
-    pub poll_failure: Option<Diagnosis>,
+    pub poll_failure: Option<Blocker>,
     /// Duration of the daemon's silence, and the measures taken against it.
     pub silence: WedgeDetector,
     /// Last process that was replaced because the daemon did not answer.
     pub replaced: Option<ReplacedProcess>,
     /// Reason for the last death or failed start: one word for it, and the tail of the log.
-    pub last_failure: Option<Diagnosis>,
+    pub last_failure: Option<Blocker>,
     /// Time of that death or failed start.
     pub failed_at: i64,
     /// Settings that others changed.
@@ -209,7 +208,7 @@ impl DaemonReconciler {
     }
 
     /// Notes that the control process died or could not be started, with one word for the reason and the tail of its log.
-    pub fn failed(&mut self, failure: Diagnosis, now: i64) {
+    pub fn failed(&mut self, failure: Blocker, now: i64) {
         self.forget_process();
         self.last_failure = Some(failure);
         self.failed_at = now;
@@ -219,7 +218,7 @@ impl DaemonReconciler {
     }
 
     /// Notes that the control process of an observed daemon is gone.
-    pub fn absent(&mut self, failure: Diagnosis, now: i64) {
+    pub fn absent(&mut self, failure: Blocker, now: i64) {
         self.forget_process();
         self.last_failure = Some(failure);
         self.failed_at = now;
@@ -288,7 +287,7 @@ impl DaemonReconciler {
     }
 
     /// Takes the diagnosis of the last failed poll.
-    pub fn explain(&mut self, poll_failure: Diagnosis) {
+    pub fn explain(&mut self, poll_failure: Blocker) {
         self.poll_failure = Some(poll_failure);
     }
 

@@ -4,7 +4,6 @@ use super::{Blocker, DaemonReconciler, FAILURE_WINDOW_MS};
 use crate::domain::daemon::{Effective, Phase};
 use crate::domain::difference::differences;
 use crate::domain::plan::Desired;
-use crate::supervisor::reconcile::diagnosis::Diagnosis;
 
 /// Number of failures in the window from which the phase is a crash loop.
 const CRASH_LOOP: usize = 5;
@@ -48,9 +47,8 @@ impl DaemonReconciler {
     }
 
     /// Returns the reason why it is unknown whether a process exists; it must not be assumed that there is none.
-    pub fn doubt(&self) -> Option<Diagnosis> {
-        let blocker = self.blocker.clone().filter(|_| !self.searched);
-        blocker.map(|Blocker { reason, message }| Diagnosis { reason, message })
+    pub fn doubt(&self) -> Option<Blocker> {
+        self.blocker.clone().filter(|_| !self.searched)
     }
 
     /// Returns the reason why the daemon is blocked now.

@@ -80,8 +80,8 @@ fn seen(limit: Option<u64>, servers: &[(u32, &str)]) -> Effective {
     }
 }
 
-fn gone() -> Diagnosis {
-    Diagnosis { reason: ConditionReason::DiedOrDidNotStart, message: "gone".into() }
+fn gone() -> Blocker {
+    Blocker { reason: ConditionReason::DiedOrDidNotStart, message: "gone".into() }
 }
 
 fn running() -> DaemonReconciler {

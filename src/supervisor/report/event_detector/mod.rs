@@ -16,15 +16,15 @@ use crate::domain::condition::{self, ConditionReason};
 use crate::domain::daemon::{DaemonStatus, Phase, ServerStatus};
 use crate::domain::drift::DriftStatus;
 use crate::domain::event::{
-    AffectedClient, ClientRefusal, DaemonLayout, DomainEvent, EventTrigger, EventType, LostEvents, NewEvent,
-    NotReadyReason,
+    AffectedClient, ClientRefusal, DaemonBlocker, DaemonLayout, DomainEvent, EventTrigger, EventType,
+    LostEvents, NewEvent,
 };
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::execution::LayoutFailureCause;
 use crate::domain::layout::status::LayoutState;
 use crate::domain::plan::Desired;
+use crate::supervisor::blocker::Blocker;
 use crate::supervisor::observe::server_log_events::ServerLogEvents;
-use crate::supervisor::reconcile::diagnosis::Diagnosis;
 
 /// State of a daemon that is about to be published.
 pub(crate) struct Snapshot<'s> {
@@ -32,7 +32,7 @@ pub(crate) struct Snapshot<'s> {
     pub(crate) status: &'s DaemonStatus,
     pub(crate) clients: &'s [ClientFacts],
     /// Reason why the last poll failed.
-    pub(crate) poll_failure: Option<&'s Diagnosis>,
+    pub(crate) poll_failure: Option<&'s Blocker>,
     /// True if a poll has ended since the last snapshot.
     pub(crate) polled: bool,
 }
@@ -213,7 +213,7 @@ impl EventDetector {
         }
         let is_new = self.phase != Some(status.phase);
         let daemon = || name.clone();
-        let why = || NotReadyReason { daemon: daemon(), reason, message: text.to_owned() };
+        let why = || DaemonBlocker { daemon: daemon(), reason, message: text.to_owned() };
         let other_reason = self.reason != Some(reason);
         match status.phase {
             Phase::Ready if !self.ready => {

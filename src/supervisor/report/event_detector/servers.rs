@@ -16,8 +16,8 @@ use crate::domain::event::{
 };
 use crate::domain::fault::GpuFaultReport;
 use crate::domain::wedge::ReplacedProcess;
+use crate::supervisor::blocker::Blocker;
 use crate::supervisor::observe::server_log_events::{LoggedFault, ServerLogEvents};
-use crate::supervisor::reconcile::diagnosis::Diagnosis;
 
 impl EventDetector {
     /// Reports that a server that hung, or a control process that still hung without it, was killed.
@@ -38,7 +38,7 @@ impl EventDetector {
         &mut self,
         daemon: &DaemonName,
         pid: u32,
-        failure: &Diagnosis,
+        failure: &Blocker,
         server_log: &ServerLogEvents,
     ) {
         self.died = true;

@@ -299,7 +299,7 @@ fn replaced_server_event_names_waiting_clients() {
 fn external_quit_is_attributed_to_outsider() {
     let mut event_detector = EventDetector::default();
     reported(&mut event_detector, &ready(&[(20, "ACTIVE")]), &[client(5)]);
-    let failure = Diagnosis { reason: ConditionReason::QuitByOthers, message: "quit -t 1".into() };
+    let failure = Blocker { reason: ConditionReason::QuitByOthers, message: "quit -t 1".into() };
     event_detector.died(&desired().name, 10, &failure, &ServerLogEvents::default());
     let observations =
         detect(&mut event_detector, &status(Phase::Starting, None), &[], &mut ServerLogEvents::default());
@@ -323,7 +323,7 @@ fn daemon_start_death_and_return_are_reported() {
     assert!(first.iter().all(about_gpu), "{first:?}");
     assert!(reported(&mut event_detector, &serves, &[]).is_empty(), "once");
     assert_eq!(reported(&mut event_detector, &serves, &[client(5)]), ["+5"]);
-    let failure = Diagnosis { reason: ConditionReason::DiedOrDidNotStart, message: "secret".into() };
+    let failure = Blocker { reason: ConditionReason::DiedOrDidNotStart, message: "secret".into() };
     event_detector.died(&name, 10, &failure, &ServerLogEvents::default());
     let dead = status(Phase::Starting, None);
     assert_eq!(

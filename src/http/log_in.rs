@@ -2,15 +2,15 @@
 
 use axum::response::{IntoResponse as _, Response};
 
+use super::audit::RequestedChange;
+use super::problem::Problem;
+use super::{AppState, audit};
 use crate::domain::access::Actor;
 use crate::domain::token::Secret;
-use crate::http::audit::RequestedChange;
-use crate::http::problem::Problem;
-use crate::http::{AppState, audit};
 use crate::service::access::sessions::NewSession;
 
 /// Opens a session for a caller that just authenticated, by this login code if it used one, and records the result.
-pub(in crate::http) async fn log_in(
+pub(super) async fn open_session(
     state: &AppState,
     actor: Actor,
     code: Option<Secret>,

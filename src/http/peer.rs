@@ -40,7 +40,7 @@ impl Peer {
     }
 
     /// The source for which its connections, requests and failures are counted.
-    pub(in crate::http) fn source(self) -> CallerSource {
+    pub(super) fn source(self) -> CallerSource {
         match self {
             Self::Tcp(address) => address.ip().into(),
             Self::Unix(user) => CallerSource::User(user.map(|user| user.uid)),
