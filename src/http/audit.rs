@@ -11,7 +11,7 @@ use super::peer::Peer;
 use super::problem::Kind;
 use crate::clock::Clock;
 use crate::domain::access::Actor;
-use crate::domain::audit::{AuditOutcome, Target};
+use crate::domain::audit::{AttemptedAction, AuditOutcome, Target};
 use crate::service::Service;
 use crate::service::access::context::RequestContext;
 
@@ -94,7 +94,13 @@ impl Tracked {
 
     /// Adds the request ID to the response, and records a refused change by a known caller that reached no use case: any
     /// layer may refuse it without knowing of the audit log.
+    ///
+    /// A caller without valid credentials is recorded by the status alone.
     pub(super) async fn end(self, app: &AppState, peer: Peer, mut response: Response) -> Response {
+        if response.status() == StatusCode::UNAUTHORIZED {
+            let stranger = AttemptedAction::of_stranger(peer.origin(), &self.id);
+            app.service.without_permit().not_authenticated(peer.source(), stranger).await;
+        }
         if let Some((requested, headers)) = self.requested
             && let Some(refusal) = unrecorded_refusal(&response)
             && let Some(actor) = auth::known(app, peer, &headers)
@@ -156,13 +162,6 @@ pub(super) async fn record_refusal_of(
 
 fn kind(response: &Response) -> Option<&str> {
     response.extensions().get::<Kind>().map(|kind| kind.0.as_str())
-}
-
-/// Records a caller without valid credentials.
-pub(super) async fn record_unauthenticated(app: &AppState, peer: Peer, status: StatusCode) {
-    if status == StatusCode::UNAUTHORIZED {
-        app.service.without_permit().not_authenticated(peer.source(), peer.origin()).await;
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
-//! The API's reference as a page, and the catalog by which programs find it and the API documents (RFC 9727). A test makes the page of
-//! `/openapi.json`, so neither needs a token, and it holds no script.
+//! The API's reference as a page, the catalog by which programs find it and the API documents (RFC 9727), and the pages of docs/ of this
+//! version. None of it needs a token, and the reference, which a test makes of `/openapi.json`, holds no script.
 
+use std::collections::BTreeMap;
 use std::future::ready;
+use std::sync::LazyLock;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::http::{HeaderName, header};
+use axum::extract::{Path, State};
+use axum::http::{HeaderName, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_http::compression::CompressionLayer;
@@ -23,10 +26,28 @@ const CATALOG_TYPE: &str = r#"application/linkset+json; profile="https://www.rfc
 const POLICY: &str = "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
 
+/// The pages and their pictures, by their path in docs/, as text once one was asked for.
+static PAGES: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
+    let pages = super::decompressed(include_bytes!(concat!(env!("OUT_DIR"), "/docs.json.gz")));
+    serde_json::from_str(&pages).expect("build.rs wrote it")
+});
+
+/// The list of all pages in the form that language models look for (llmstxt.org): a title, a summary, and lists of links.
+static INDEX: LazyLock<String> = LazyLock::new(|| {
+    let lists = PAGES["README.md"].split_once("\n## ").map_or("", |(_, lists)| lists);
+    format!(
+        "# mps-manager\n\n> One server a GPU host that owns NVIDIA's Multi-Process Service: it keeps daemons running, remembers \
+         tenants and their limits, and proves that they hold.\n\n## {}",
+        lists.replace("](", "](/docs/")
+    )
+});
+
 pub(super) fn router() -> Router<AppState> {
     Router::new()
         .route("/docs", get(|| ready(answer("text/html; charset=utf-8", PAGE))))
         .route("/docs/page.css", get(|| ready(answer("text/css; charset=utf-8", STYLE))))
+        .route("/docs/{*page}", get(page))
+        .route("/llms.txt", get(|| ready(answer("text/plain; charset=utf-8", &INDEX))))
         .route("/.well-known/api-catalog", get(|| ready(answer(CATALOG_TYPE, CATALOG))))
         .layer(CompressionLayer::new())
 }
@@ -40,4 +61,12 @@ fn answer(mime: &'static str, text: &'static str) -> Response {
         (header::LINK, r#"</.well-known/api-catalog>; rel="api-catalog""#),
     ];
     (headers, Bytes::from_static(text.as_bytes())).into_response()
+}
+
+async fn page(state: State<AppState>, Path(page): Path<String>, uri: Uri) -> Response {
+    let mime = if page.ends_with(".svg") { "image/svg+xml" } else { "text/markdown; charset=utf-8" };
+    match PAGES.get(&page) {
+        Some(text) => answer(mime, text),
+        None => super::no_route(state, uri).await.into_response(),
+    }
 }

@@ -159,15 +159,13 @@ pub(super) async fn authenticated(
     next: Next,
 ) -> Response {
     let app = tables.app.clone();
-    let response = match auth::admit(&app, peer, &mut request).await {
+    match auth::admit(&app, peer, &mut request).await {
         Ok(actor) => {
             let allowed = |ctx, request| allowed(tables, ctx, request, next);
             Box::pin(as_actor(&app, actor, request, allowed)).await
         }
         Err(refusal) => refusal,
-    };
-    audit::record_unauthenticated(&app, peer, response.status()).await;
-    response
+    }
 }
 
 /// Refuses a request without the right to it, and one with inputs that are not accepted.

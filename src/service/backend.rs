@@ -44,7 +44,7 @@ pub struct Backend {
     /// Limits on concurrent event streams, by reader.
     pub(super) streams: Arc<limits::Slots<String>>,
     /// Limits on the rows of refusals in the audit log.
-    pub(super) refusals: access::refusals::RefusalRows,
+    pub(super) refusals: limits::RefusalRows,
     /// Processes that wait for a slot.
     pub(super) launches: tenants::leases::queue::LaunchQueue,
     /// Recent use by tenants.
@@ -103,7 +103,7 @@ impl Service {
             initialized: host::initialized::Initialized::default(),
             committed: watch::Sender::default(),
             cache: tenants::cache::Cache::default(),
-            refusals: access::refusals::RefusalRows::default(),
+            refusals: limits::RefusalRows::default(),
             launches: tenants::leases::queue::LaunchQueue::default(),
         };
         let backend = Arc::new(backend);

@@ -202,6 +202,22 @@ impl<K: Eq + Hash> Drop for Slot<K> {
     }
 }
 
+/// Limits on the rows of refused attempts.
+#[derive(Debug)]
+pub(super) struct RefusalRows {
+    /// Of an actor, or of all callers without valid credentials.
+    pub(super) by_actor: Rate<String>,
+    /// Of a source of callers without valid credentials, so that one cannot hide the others.
+    pub(super) by_source: Rate<CallerSource>,
+}
+
+impl Default for RefusalRows {
+    fn default() -> Self {
+        let minute = Duration::from_secs(60);
+        Self { by_actor: Rate::new(60, minute), by_source: Rate::new(10, 6 * minute) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use governor::clock::FakeRelativeClock;

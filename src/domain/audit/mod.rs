@@ -86,13 +86,13 @@ impl AttemptedAction {
     }
 
     /// Builds the attempt of a caller without valid credentials.
-    pub fn of_stranger(origin: Origin) -> Self {
+    pub fn of_stranger(origin: Origin, request: &str) -> Self {
         Self {
             actor: "nobody".to_owned(),
             granted: "nothing".to_owned(),
             origin: origin.to_string(),
             is_manager: false,
-            request: None,
+            request: Some(request.to_owned()),
             action: "authenticate".to_owned(),
             target: Target::Other(String::new()),
             adoption: false,

@@ -50,7 +50,6 @@ pub(super) async fn open(
         app.service.clock().unix_ms(),
     );
     let Some(admission) = admission else {
-        app.service.without_permit().not_authenticated(peer.source(), peer.origin()).await;
         return auth::failed(&app, peer, auth::NOT_VALID).await;
     };
     let answer = |opened: NewSession| {

@@ -151,7 +151,6 @@ pub(super) async fn log_in(
         } else {
             "the token is not valid: it is mistyped, expired or revoked"
         };
-        app.service.without_permit().not_authenticated(peer.source(), peer.origin()).await;
         return as_page(outside, auth::failed(&app, peer, refused).await, &form);
     };
     let answer = |opened: NewSession| {

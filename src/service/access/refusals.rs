@@ -1,30 +1,11 @@
 //! Refused attempts in the audit log: a limited number of rows of each caller, so that a flood of refused requests neither fills the
 //! disk nor holds up the writer.
 
-use std::time::Duration;
-
-use crate::domain::access::Origin;
 use crate::domain::audit::{AttemptedAction, AuditOutcome};
 use crate::service::Backend;
-use crate::service::limits::{CallerSource, Rate};
+use crate::service::limits::CallerSource;
 use crate::store::audit::AuditResult;
 use crate::store::{self, StoreError};
-
-/// Limits on the rows of refused attempts.
-#[derive(Debug)]
-pub(in crate::service) struct RefusalRows {
-    /// Of an actor, or of all callers without valid credentials.
-    by_actor: Rate<String>,
-    /// Of a source of callers without valid credentials, so that one cannot hide the others.
-    by_source: Rate<CallerSource>,
-}
-
-impl Default for RefusalRows {
-    fn default() -> Self {
-        let minute = Duration::from_secs(60);
-        Self { by_actor: Rate::new(60, minute), by_source: Rate::new(10, 6 * minute) }
-    }
-}
 
 impl Backend {
     /// Records a refused or failed attempt, by the type of its problem, if its actor may have another row.
@@ -47,10 +28,10 @@ impl Backend {
     }
 
     /// Records an attempt without valid credentials, if its source may have another row.
-    pub async fn not_authenticated(&self, source: CallerSource, origin: Origin) {
+    pub async fn not_authenticated(&self, source: CallerSource, attempt: AttemptedAction) {
         if self.refusals.by_source.take(&source).is_ok() {
             let problem = "urn:mps-manager:problem:unauthorized".to_owned();
-            self.record_refusal(AttemptedAction::of_stranger(origin), AuditOutcome::Refused, problem).await;
+            self.record_refusal(attempt, AuditOutcome::Refused, problem).await;
         }
     }
 }

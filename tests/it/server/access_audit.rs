@@ -46,6 +46,7 @@ fn token_and_session_changes_are_audited() {
 
     let token = format!("tokens/{id}");
     let (admin, own) = ("admin token".to_owned(), format!("token {id} (ci)"));
+    let nobody = "nobody".to_owned();
     let expected = [
         (&admin, "POST /api/v1/tokens", &*token, "done"),
         (&own, "POST /api/v1/session", "session", "done"),
@@ -53,7 +54,9 @@ fn token_and_session_changes_are_audited() {
         (&own, "POST /api/v1/session", "session", "done"),
         (&own, "DELETE /api/v1/session", "session", "done"),
         (&own, "POST /logout", "session", "done"),
+        (&nobody, "authenticate", "", "refused"),
         (&admin, "DELETE /api/v1/sessions", &*token, "done"),
+        (&nobody, "authenticate", "", "refused"),
         (&admin, "POST /api/v1/login-urls", "login-urls", "done"),
         (&own, "POST /api/v1/tokens", "tokens", "refused"),
         (&admin, "DELETE /api/v1/tokens/{id}", &*token, "done"),
@@ -73,9 +76,10 @@ fn token_and_session_changes_are_audited() {
         (&json!("viewer"), &json!("ci"))
     );
     assert!(
-        read(&rows[9]["before"])["revoked_at"].is_null() && read(&rows[9]["after"])["revoked_at"].is_string()
+        read(&rows[11]["before"])["revoked_at"].is_null()
+            && read(&rows[11]["after"])["revoked_at"].is_string()
     );
-    assert!(rows[10]["after"].is_null(), "revoked before");
+    assert!(rows[12]["after"].is_null(), "revoked before");
 
     let events = host.events("&type=token.,session.");
     let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().expect("a type")).collect();

@@ -1,5 +1,7 @@
 //! The API's reference at /docs: whole without a network, and held by a strict content security policy; and the catalog that leads to it.
 
+use std::path::{Path, PathBuf};
+
 use reqwest::Method;
 
 use crate::harness::InProcess;
@@ -68,4 +70,50 @@ fn catalog_leads_anyone_to_the_api() {
             assert_eq!((answer.status, served), (200, link["type"].as_str()), "{link}");
         }
     }
+}
+
+/// The targets of the links in Markdown, without those to other sites and to places within the page.
+fn linked(markdown: &str) -> Vec<&str> {
+    let targets = markdown.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    targets.filter(|target| !target.is_empty() && !target.starts_with("http")).collect()
+}
+
+#[test]
+fn program_serves_its_own_documentation() {
+    let host = InProcess::stopped();
+    let anyone = host.api().with_token(None);
+    let index = anyone.get("/llms.txt");
+    assert_eq!((index.status, index.header("content-type")), (200, Some("text/plain; charset=utf-8")));
+    assert!(index.text.starts_with("# mps-manager\n\n> "), "{}", index.text);
+    let pages = linked(&index.text);
+    let of_repository = walked(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs"), "md");
+    assert_eq!(pages.len(), of_repository - 1, "all but the list itself: {pages:?}");
+    for page in pages {
+        let answer = anyone.get(page);
+        assert_eq!(
+            (answer.status, answer.header("content-type")),
+            (200, Some("text/markdown; charset=utf-8"))
+        );
+        let base = reqwest::Url::parse(&format!("http://host{page}")).expect("a path");
+        for target in linked(&answer.text) {
+            let target = base.join(target).expect("a path");
+            // The repository has more than docs/.
+            let is_served = target.path().starts_with("/docs/")
+                && (target.path().ends_with(".md") || target.path().ends_with(".svg"));
+            if is_served {
+                assert_eq!(anyone.get(target.path()).status, 200, "{page}: {target}");
+            }
+        }
+    }
+    anyone.get("/docs/nothing.md").problem(404, "no-such-path");
+}
+
+/// Returns the number of files with this extension below a folder.
+fn walked(folder: PathBuf, extension: &str) -> usize {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let count = |path: PathBuf| match path.is_dir() {
+        true => walked(path, extension),
+        false => usize::from(path.extension().is_some_and(|own| own == extension)),
+    };
+    entries.map(count).sum()
 }
