@@ -3,17 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::future::ready;
+use std::io::Read as _;
 use std::sync::LazyLock;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::{HeaderName, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_http::compression::CompressionLayer;
 
 use super::AppState;
+use super::problem::no_route;
 
 const PAGE: &str = include_str!("../../web/assets/docs/index.html");
 const STYLE: &str = include_str!("../../web/assets/docs/page.css");
@@ -26,9 +28,23 @@ const CATALOG_TYPE: &str = r#"application/linkset+json; profile="https://www.rfc
 const POLICY: &str = "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
 
+/// The checked-in document, which a test keeps equal to the code. The program has it compressed by build.rs, and as text once it was asked for.
+pub static DOCUMENT: LazyLock<String> =
+    LazyLock::new(|| decompressed(include_bytes!(concat!(env!("OUT_DIR"), "/v1.json.gz"))));
+
+/// Its form of `OpenAPI` 3.0, for clients that read no newer one.
+pub static DOCUMENT_3_0: LazyLock<String> =
+    LazyLock::new(|| decompressed(include_bytes!(concat!(env!("OUT_DIR"), "/v1-3.0.json.gz"))));
+
+fn decompressed(document: &[u8]) -> String {
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(document).read_to_string(&mut text).expect("build.rs compressed it");
+    text
+}
+
 /// The pages and their pictures, by their path in docs/, as text once one was asked for.
 static PAGES: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
-    let pages = super::decompressed(include_bytes!(concat!(env!("OUT_DIR"), "/docs.json.gz")));
+    let pages = decompressed(include_bytes!(concat!(env!("OUT_DIR"), "/docs.json.gz")));
     serde_json::from_str(&pages).expect("build.rs wrote it")
 });
 
@@ -50,6 +66,12 @@ pub(super) fn router() -> Router<AppState> {
         .route("/llms.txt", get(|| ready(answer("text/plain; charset=utf-8", &INDEX))))
         .route("/.well-known/api-catalog", get(|| ready(answer(CATALOG_TYPE, CATALOG))))
         .layer(CompressionLayer::new())
+        .route("/openapi.json", get(|| ready(document(&DOCUMENT))))
+        .route("/openapi-3.0.json", get(|| ready(document(&DOCUMENT_3_0))))
+}
+
+fn document(text: &'static str) -> ([(header::HeaderName, &'static str); 1], Bytes) {
+    ([(header::CONTENT_TYPE, "application/json")], Bytes::from_static(text.as_bytes()))
 }
 
 fn answer(mime: &'static str, text: &'static str) -> Response {
@@ -63,10 +85,10 @@ fn answer(mime: &'static str, text: &'static str) -> Response {
     (headers, Bytes::from_static(text.as_bytes())).into_response()
 }
 
-async fn page(state: State<AppState>, Path(page): Path<String>, uri: Uri) -> Response {
+async fn page(Path(page): Path<String>, uri: Uri) -> Response {
     let mime = if page.ends_with(".svg") { "image/svg+xml" } else { "text/markdown; charset=utf-8" };
     match PAGES.get(&page) {
         Some(text) => answer(mime, text),
-        None => super::no_route(state, uri).await.into_response(),
+        None => no_route(uri).await.into_response(),
     }
 }

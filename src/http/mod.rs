@@ -26,18 +26,15 @@ pub mod server;
 mod state;
 pub mod tls;
 
-use std::io::Read as _;
-use std::sync::LazyLock;
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::{Router, middleware};
 use tower_http::csrf::CsrfLayer;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::timeout::RequestBodyDeadlineLayer;
 
+pub use docs::{DOCUMENT, DOCUMENT_3_0};
 pub use memo::ReadMemo;
 pub use state::{AppParts, AppState};
 
@@ -58,9 +55,7 @@ pub fn router(state: AppState) -> Router {
     [api, open, pages, probes, docs::router()]
         .into_iter()
         .fold(Router::new(), Router::merge)
-        .route("/openapi.json", axum::routing::get(|| std::future::ready(document(&DOCUMENT))))
-        .route("/openapi-3.0.json", axum::routing::get(|| std::future::ready(document(&DOCUMENT_3_0))))
-        .fallback(no_route)
+        .fallback(problem::no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(state.clone())
         .layer((
@@ -69,34 +64,6 @@ pub fn router(state: AppState) -> Router {
             RequestBodyDeadlineLayer::new(longest_body),
             CsrfLayer::new().with_rejection_response(guard::cross_site),
         ))
-}
-
-fn document(text: &'static str) -> ([(header::HeaderName, &'static str); 1], Bytes) {
-    ([(header::CONTENT_TYPE, "application/json")], Bytes::from_static(text.as_bytes()))
-}
-
-/// The checked-in document, which a test keeps equal to the code. The program has it compressed by build.rs, and as text once it was asked for.
-pub static DOCUMENT: LazyLock<String> =
-    LazyLock::new(|| decompressed(include_bytes!(concat!(env!("OUT_DIR"), "/v1.json.gz"))));
-
-/// Its form of `OpenAPI` 3.0, for clients that read no newer one.
-pub static DOCUMENT_3_0: LazyLock<String> =
-    LazyLock::new(|| decompressed(include_bytes!(concat!(env!("OUT_DIR"), "/v1-3.0.json.gz"))));
-
-fn decompressed(document: &[u8]) -> String {
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(document).read_to_string(&mut text).expect("build.rs compressed it");
-    text
-}
-
-async fn no_route(State(_): State<AppState>, uri: axum::http::Uri) -> Problem {
-    let path: String = uri.path().chars().take(200).collect();
-    Problem::new(
-        "no-such-path",
-        StatusCode::NOT_FOUND,
-        problem::NO_SUCH_PATH,
-        format!("there is nothing at {path}: /openapi.json lists what there is"),
-    )
 }
 
 async fn no_method(method: axum::http::Method) -> Problem {

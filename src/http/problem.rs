@@ -323,3 +323,14 @@ impl IntoResponse for Problem {
         response
     }
 }
+
+/// Answers a request for a path that does not exist.
+pub(super) async fn no_route(uri: axum::http::Uri) -> Problem {
+    let path: String = uri.path().chars().take(200).collect();
+    Problem::new(
+        "no-such-path",
+        StatusCode::NOT_FOUND,
+        NO_SUCH_PATH,
+        format!("there is nothing at {path}: /openapi.json lists what there is"),
+    )
+}
