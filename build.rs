@@ -3,8 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
+
+use serde_json::Value;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build.rs");
@@ -32,7 +35,55 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    compress("docs.json", &serde_json::to_vec(&pages)?)
+    compress("docs.json", &serde_json::to_vec(&pages)?)?;
+    write_endpoints()
+}
+
+/// Writes the rows of `http::endpoint::ENDPOINTS`: what the checked-in document says of each operation.
+fn write_endpoints() -> Result<(), Box<dyn Error>> {
+    let document: Value = serde_json::from_str(&std::fs::read_to_string("openapi/v1.json")?)?;
+    // `view-tenant` is `ViewTenant`.
+    let variant = |word: &str| -> String {
+        let parts = word.split('-').map(|part| part[..1].to_uppercase() + &part[1..]);
+        parts.collect()
+    };
+    let mut rows = String::new();
+    let routes = document["paths"].as_object().ok_or("the document has paths")?;
+    for (route, item) in routes {
+        for (method, operation) in item.as_object().ok_or("a path has operations")? {
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            let parameters: Vec<&Value> = parameters
+                .map(|parameter| match parameter["$ref"].as_str() {
+                    Some(reference) => {
+                        document.pointer(&reference[1..]).expect("a reference to the document")
+                    }
+                    None => parameter,
+                })
+                .collect();
+            let takes = |place: &str, name: Option<&str>| {
+                let is_it = |parameter: &&Value| {
+                    parameter["in"] == place && name.is_none_or(|name| parameter["name"] == name)
+                };
+                parameters.iter().any(is_it)
+            };
+            let right = operation["x-right"].as_str().ok_or(format!("{method} {route} has no x-right"))?;
+            let policy = operation["x-idempotency-key"].as_str();
+            let policy =
+                policy.map_or("None".to_owned(), |policy| format!("Some(KeyPolicy::{})", variant(policy)));
+            writeln!(
+                rows,
+                "Endpoint {{ method: Method::{}, route: {route:?}, right: RequiredRight::{}, key_policy: {policy}, takes_query: {}, \
+                 takes_if_match: {}, takes_if_none_match: {} }},",
+                method.to_uppercase(),
+                variant(right),
+                takes("query", None),
+                takes("header", Some("If-Match")),
+                takes("header", Some("If-None-Match")),
+            )?;
+        }
+    }
+    std::fs::write(Path::new(&std::env::var("OUT_DIR")?).join("endpoints.rs"), format!("&[{rows}]"))?;
+    Ok(())
 }
 
 /// Writes a document, compressed, where the program includes it.

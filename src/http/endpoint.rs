@@ -1,11 +1,14 @@
 //! Declarations of a handler about its endpoint, beside its route: the required right, and the effect of an `Idempotency-Key`.
 //!
-//! A handler declares both as extensions of its operation: `extensions(("x-right" = json!(RequiredRight::View)))`. The router, its
-//! middleware, the API's document and the tests read them from there, so that no endpoint is listed twice.
+//! A handler declares both as extensions of its operation: `extensions(("x-right" = json!(RequiredRight::View)))`. A test writes them to the
+//! API's document, from which build.rs makes [`ENDPOINTS`] for the layers, so that no endpoint is listed twice.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use axum::extract::{MatchedPath, Request};
 use axum::http::Method;
 use serde::{Deserialize, Serialize};
-use utoipa::openapi::path::{Operation, Paths};
 
 /// The extension that names the right that an operation requires.
 pub const RIGHT: &str = "x-right";
@@ -59,64 +62,90 @@ pub enum KeyPolicy {
 }
 
 /// One operation of the API.
-pub(super) struct Endpoint<'d> {
+#[derive(Debug)]
+pub(super) struct Endpoint {
     pub(super) method: Method,
-    pub(super) route: &'d str,
-    pub(super) operation: &'d Operation,
+    pub(super) route: &'static str,
+    /// The right that it requires.
+    pub(super) right: RequiredRight,
+    /// The effect of an `Idempotency-Key`; `None` if the handler reads the key itself, or for a method other than POST.
+    pub(super) key_policy: Option<KeyPolicy>,
+    pub(super) takes_query: bool,
+    pub(super) takes_if_match: bool,
+    pub(super) takes_if_none_match: bool,
 }
 
-impl Endpoint<'_> {
-    /// Returns the right that it requires.
-    pub(super) fn right(&self) -> RequiredRight {
-        self.declared(RIGHT).unwrap_or_else(|| panic!("{} {} declares no {RIGHT}", self.method, self.route))
+/// The operations of the API as the checked-in document has them, which a test keeps equal to the handlers' declarations. Declaring them at
+/// every start would cost time, and code for each description.
+pub(super) static ENDPOINTS: &[Endpoint] = include!(concat!(env!("OUT_DIR"), "/endpoints.rs"));
+
+static BY_ROUTE: LazyLock<HashMap<(&Method, &str), &Endpoint>> = LazyLock::new(|| {
+    ENDPOINTS.iter().map(|endpoint| ((&endpoint.method, endpoint.route), endpoint)).collect()
+});
+
+impl Endpoint {
+    /// Returns the endpoint of a method and a route; that of GET for HEAD.
+    pub(super) fn at(method: &Method, route: &str) -> Option<&'static Self> {
+        let method = if method == Method::HEAD { &Method::GET } else { method };
+        BY_ROUTE.get(&(method, route)).copied()
     }
 
-    /// Returns the effect of an `Idempotency-Key`; `None` if the handler reads the key itself, or for a method other than POST.
-    pub(super) fn key_policy(&self) -> Option<KeyPolicy> {
-        self.declared(KEY_POLICY)
+    /// Returns the endpoint of a request; `None` for those beside the API.
+    pub(super) fn of(request: &Request) -> Option<&'static Self> {
+        Self::at(request.method(), request.extensions().get::<MatchedPath>()?.as_str())
     }
-
-    fn declared<T: for<'v> Deserialize<'v>>(&self, extension: &str) -> Option<T> {
-        T::deserialize(self.operation.extensions.as_ref()?.get(extension)?).ok()
-    }
-}
-
-/// The operations of the API.
-pub(super) fn endpoints(operations: &Paths) -> impl Iterator<Item = Endpoint<'_>> {
-    operations.paths.iter().flat_map(|(route, item)| {
-        let operations = [
-            (Method::GET, &item.get),
-            (Method::PUT, &item.put),
-            (Method::PATCH, &item.patch),
-            (Method::POST, &item.post),
-            (Method::DELETE, &item.delete),
-        ];
-        operations.into_iter().filter_map(move |(method, operation)| {
-            Some(Endpoint { method, route, operation: operation.as_ref()? })
-        })
-    })
 }
 
 #[cfg(test)]
 mod tests {
+    use utoipa::openapi::RefOr;
+    use utoipa::openapi::path::ParameterIn;
+
     use super::*;
     use crate::http::api;
 
     #[test]
-    fn every_endpoint_declares_its_right() {
-        let operations = api::routes().operations;
-        let mut known = 0;
-        for endpoint in endpoints(&operations) {
-            let needs_no_token = matches!(endpoint.right(), RequiredRight::Public | RequiredRight::LogIn);
-            assert_eq!(
-                endpoint.operation.security.is_some(),
-                needs_no_token,
-                "{} {}",
-                endpoint.method,
-                endpoint.route
-            );
-            known += 1;
+    fn rows_are_those_the_handlers_declare() {
+        let declared = api::declared();
+        let mut count = 0;
+        for (route, item) in &declared.paths.paths {
+            let operations = [
+                (Method::GET, &item.get),
+                (Method::PUT, &item.put),
+                (Method::PATCH, &item.patch),
+                (Method::POST, &item.post),
+                (Method::DELETE, &item.delete),
+            ];
+            for (method, operation) in operations {
+                let Some(operation) = operation else { continue };
+                let endpoint = Endpoint::at(&method, route).expect("a row");
+                let extension =
+                    |name: &str| operation.extensions.as_ref().and_then(|all| all.get(name).cloned());
+                assert_eq!(extension(RIGHT), serde_json::to_value(endpoint.right).ok(), "{method} {route}");
+                let policy = endpoint.key_policy.and_then(|policy| serde_json::to_value(policy).ok());
+                assert_eq!(extension(KEY_POLICY), policy, "{method} {route}");
+                let needs_no_token = matches!(endpoint.right, RequiredRight::Public | RequiredRight::LogIn);
+                assert_eq!(operation.security.is_some(), needs_no_token, "{method} {route}");
+                let takes = |place: &ParameterIn, name: &str| {
+                    let mut parameters = operation.parameters.iter().flatten();
+                    parameters.any(|parameter| match parameter {
+                        RefOr::T(one) => one.parameter_in == *place && (name.is_empty() || one.name == name),
+                        RefOr::Ref(_) => unreachable!("handlers declare parameters whole"),
+                    })
+                };
+                let if_none_match = method == Method::GET || endpoint.takes_if_none_match;
+                let inputs = [endpoint.takes_query, endpoint.takes_if_match, if_none_match];
+                let declared = [
+                    takes(&ParameterIn::Query, ""),
+                    takes(&ParameterIn::Header, "If-Match"),
+                    // The document states it for each conditional read, which is no condition of a write.
+                    method == Method::GET || takes(&ParameterIn::Header, "If-None-Match"),
+                ];
+                assert_eq!(inputs, declared, "{method} {route}");
+                count += 1;
+            }
         }
-        assert!(known > 70, "{known}");
+        assert_eq!(count, ENDPOINTS.len());
+        assert!(count > 70, "{count}");
     }
 }

@@ -14,16 +14,13 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
 use tracing::Instrument as _;
-use utoipa::openapi::path::Paths;
 
 use super::acting::as_actor;
 use super::auth;
 use super::form_targets::FormTargets;
-use super::inputs::AcceptedInputs;
 use super::peer::Peer;
 use super::problem::{Limited, Problem};
 use super::repeats::Repeats;
-use super::rights::RequiredRights;
 use super::{AppState, audit, bounds, conditional, guard, inputs, memo, pages, repeats, rights};
 use crate::config::Limits;
 use crate::domain::audit::shown_path;
@@ -31,24 +28,11 @@ use crate::domain::token::without_secrets;
 use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
 
-/// Declarations of all operations, by route, as the layers use them.
+/// State of the API's layers.
 #[derive(Clone)]
-pub(super) struct Tables {
-    app: AppState,
-    rights: RequiredRights,
-    repeats: Repeats,
-    inputs: AcceptedInputs,
-}
-
-impl Tables {
-    pub(super) fn new(app: AppState, operations: &Paths) -> Self {
-        Self {
-            app,
-            rights: RequiredRights::of(operations),
-            repeats: Repeats::of(operations),
-            inputs: AcceptedInputs::of(operations),
-        }
-    }
+pub(super) struct ApiState {
+    pub(super) app: AppState,
+    pub(super) repeats: Repeats,
 }
 
 /// Counts a request, enforces limits, and adds the headers that every response has.
@@ -153,15 +137,15 @@ fn body_too_large(limits: &Limits, plain: &Response) -> Response {
 
 /// Runs an API request as its authenticated caller.
 pub(super) async fn authenticated(
-    State(tables): State<Tables>,
+    State(state): State<ApiState>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let app = tables.app.clone();
+    let app = state.app.clone();
     match auth::admit(&app, peer, &mut request).await {
         Ok(actor) => {
-            let allowed = |ctx, request| allowed(tables, ctx, request, next);
+            let allowed = |ctx, request| allowed(state, ctx, request, next);
             Box::pin(as_actor(&app, actor, request, allowed)).await
         }
         Err(refusal) => refusal,
@@ -169,30 +153,30 @@ pub(super) async fn authenticated(
 }
 
 /// Refuses a request without the right to it, and one with inputs that are not accepted.
-async fn allowed(tables: Tables, ctx: RequestContext, request: Request, next: Next) -> Response {
-    match rights::check(&tables.app.service, &tables.rights, &ctx, request).await {
-        Ok(request) => once(tables, request, next).await,
+async fn allowed(state: ApiState, ctx: RequestContext, request: Request, next: Next) -> Response {
+    match rights::check(&state.app.service, &ctx, request).await {
+        Ok(request) => once(state, request, next).await,
         Err(refusal) => refusal,
     }
 }
 
 /// Runs a request that needs no token.
-pub(super) async fn open(State(tables): State<Tables>, request: Request, next: Next) -> Response {
-    once(tables, request, next).await
+pub(super) async fn open(State(state): State<ApiState>, request: Request, next: Next) -> Response {
+    once(state, request, next).await
 }
 
-async fn once(tables: Tables, request: Request, next: Next) -> Response {
-    if let Some(refusal) = inputs::refused(&tables.inputs, &request) {
+async fn once(state: ApiState, request: Request, next: Next) -> Response {
+    if let Some(refusal) = inputs::refused(&request) {
         return refusal;
     }
     match *request.method() {
         Method::GET | Method::HEAD => {
             conditional::reads(request, async |request| {
-                let app = &tables.app;
+                let app = &state.app;
                 memo::read(&app.service, &app.memo, request, next).await
             })
             .await
         }
-        _ => repeats::once(State((tables.app, tables.repeats)), request, next).await,
+        _ => repeats::once(State((state.app, state.repeats)), request, next).await,
     }
 }

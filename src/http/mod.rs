@@ -38,6 +38,8 @@ pub use docs::{DOCUMENT, DOCUMENT_3_0};
 pub use memo::ReadMemo;
 pub use state::{AppParts, AppState};
 
+use repeats::Repeats;
+
 use crate::http::problem::Problem;
 
 /// The whole router: the API, its document, the pages, and the probes.
@@ -45,13 +47,13 @@ use crate::http::problem::Problem;
 /// A router's layer is cloned with everything below it for each request, so requests pass through a few functions
 /// ([`layers`]) instead of many layers.
 pub fn router(state: AppState) -> Router {
-    let api::Routes { authenticated, open, probes, operations } = api::routes();
+    let api::Routes { authenticated, open, probes } = api::routes();
     let largest_body = usize::try_from(state.limits.body_bytes).unwrap_or(usize::MAX);
     let longest_body = Duration::from_secs(state.limits.body_timeout_s.into());
     let (pages, targets) = pages::router(&state);
-    let tables = layers::Tables::new(state.clone(), &operations);
-    let api = authenticated.layer(middleware::from_fn_with_state(tables.clone(), layers::authenticated));
-    let open = open.layer(middleware::from_fn_with_state(tables, layers::open));
+    let of_api = layers::ApiState { app: state.clone(), repeats: Repeats::default() };
+    let api = authenticated.layer(middleware::from_fn_with_state(of_api.clone(), layers::authenticated));
+    let open = open.layer(middleware::from_fn_with_state(of_api, layers::open));
     [api, open, pages, probes, docs::router()]
         .into_iter()
         .fold(Router::new(), Router::merge)

@@ -4,20 +4,19 @@
 //! effect when repeated, the answer is stored here afterwards: their endpoints declare [`KeyPolicy::StoreAnswer`]. If the
 //! manager dies in between, a repeated request runs again, which leads to the same state.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts as _, MatchedPath, Request, State};
+use axum::extract::{FromRequestParts as _, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, Response as HttpResponse, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
-use utoipa::openapi::path::Paths;
 
 use super::AppState;
 use super::audit::is_dry_run;
-use super::endpoint::{KeyPolicy, endpoints};
+use super::endpoint::{Endpoint, KeyPolicy};
 use super::extract::{Idempotency, body};
 use super::problem::Problem;
 use crate::service::access::context::RequestContext;
@@ -26,25 +25,16 @@ use crate::service::{IdempotencyKey, ServiceError};
 /// The header.
 pub(super) const HEADER: &str = "Idempotency-Key";
 
-/// The policy of each POST by route, and the keys whose first request is in progress.
-#[derive(Clone)]
-pub(super) struct Repeats {
-    policies: Arc<HashMap<String, KeyPolicy>>,
-    under_way: Arc<Mutex<HashSet<(String, String)>>>,
-}
+/// The keys whose first request is in progress.
+#[derive(Clone, Default)]
+pub(super) struct Repeats(Arc<Mutex<HashSet<(String, String)>>>);
 
 impl Repeats {
-    pub(super) fn of(operations: &Paths) -> Self {
-        let posts = endpoints(operations).filter(|endpoint| endpoint.method == Method::POST);
-        let policies = posts.filter_map(|endpoint| Some((endpoint.route.to_owned(), endpoint.key_policy()?)));
-        Self { policies: Arc::new(policies.collect()), under_way: Arc::default() }
-    }
-
     /// Claims a key for a request; `None` while another request has it.
     fn begin(&self, key: &IdempotencyKey) -> Option<KeyInProgress> {
         let key = (key.owner.clone(), key.key.clone());
-        let mut keys = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.insert(key.clone()).then(|| KeyInProgress { all: Arc::clone(&self.under_way), key })
+        let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.insert(key.clone()).then(|| KeyInProgress { all: Arc::clone(&self.0), key })
     }
 }
 
@@ -93,8 +83,7 @@ pub(super) async fn once(
     if request.method() != Method::POST || !request.headers().contains_key(HEADER) {
         return next.run(request).await;
     }
-    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let Some(policy) = route.and_then(|route| repeats.policies.get(route).copied()) else {
+    let Some(policy) = Endpoint::of(&request).and_then(|endpoint| endpoint.key_policy) else {
         return next.run(request).await;
     };
     let ctx = request.extensions().get::<RequestContext>().cloned();

@@ -3,15 +3,11 @@
 //! Every use case checks its right too. But a query and a body are parsed before it begins, and refusing those first could
 //! reveal what the caller may not see. The right is the one that the endpoint declares ([`super::endpoint`]).
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use axum::extract::{FromRequestParts as _, MatchedPath, RawPathParams, Request};
+use axum::extract::{FromRequestParts as _, RawPathParams, Request};
 use axum::http::Method;
 use axum::response::{IntoResponse as _, Response};
-use utoipa::openapi::path::Paths;
 
-use super::endpoint::{RequiredRight, endpoints};
+use super::endpoint::{Endpoint, RequiredRight};
 use super::problem::Problem;
 use crate::domain::TenantName;
 use crate::domain::access::Right;
@@ -19,42 +15,22 @@ use crate::domain::client::ClientId;
 use crate::service::access::context::RequestContext;
 use crate::service::{Service, ServiceError};
 
-/// The right that each endpoint requires, by method and route.
-#[derive(Clone)]
-pub(super) struct RequiredRights(Arc<HashMap<(Method, String), RequiredRight>>);
-
-impl RequiredRights {
-    pub(super) fn of(operations: &Paths) -> Self {
-        let rights = endpoints(operations).map(|endpoint| {
-            let right = endpoint.right();
-            ((endpoint.method, endpoint.route.to_owned()), right)
-        });
-        Self(Arc::new(rights.collect()))
-    }
-
-    fn get(&self, method: &Method, route: &str) -> Option<RequiredRight> {
-        let method = if method == Method::HEAD { &Method::GET } else { method };
-        self.0.get(&(method.clone(), route.to_owned())).copied()
-    }
-}
-
 /// Refuses a request of a caller without the right, before its query and its body are read.
 pub(super) async fn check(
     service: &Service,
-    rights: &RequiredRights,
     ctx: &RequestContext,
     request: Request,
 ) -> Result<Request, Response> {
+    let endpoint = Endpoint::of(&request);
     let (mut parts, body) = request.into_parts();
-    let route = parts.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
-    if let Some(right) = route.and_then(|route| rights.get(&parts.method, route)) {
+    if let Some(Endpoint { right, .. }) = endpoint {
         // The use case repeats a lookup made here, so it is made only if something else could be refused first. A request
         // with an Idempotency-Key may repeat one whose client has ended, and gets the first answer.
         let repeats = parts.headers.contains_key("idempotency-key");
         let has_input = !repeats && (parts.uri.query().is_some() || parts.method == Method::POST);
         let parameters = RawPathParams::from_request_parts(&mut parts, &()).await;
         let first = parameters.ok().and_then(|all| all.iter().next().map(|(_, value)| value.to_owned()));
-        if let Err(error) = allowed(service, ctx, right, first.as_deref(), has_input).await {
+        if let Err(error) = allowed(service, ctx, *right, first.as_deref(), has_input).await {
             return Err(Problem::from(error).into_response());
         }
     }

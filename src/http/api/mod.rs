@@ -31,8 +31,9 @@ pub use responses::List;
 
 use axum::Router;
 use axum::handler::Handler;
+use axum::http::Method;
 use axum::routing::{MethodFilter, on};
-use utoipa::openapi::path::{HttpMethod, Paths};
+use utoipa::openapi::path::HttpMethod;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
@@ -42,6 +43,7 @@ use parameters::{
 use responses::{accepted, accepted_as, written};
 
 use super::AppState;
+use super::endpoint::Endpoint;
 use super::problem::Problem;
 use crate::domain::token::TokenId;
 use crate::domain::{DaemonName, LayoutName, TenantName};
@@ -89,7 +91,7 @@ impl Modify for TokenScheme {
     }
 }
 
-/// Routers of the API, by the callers that they admit, and the operation of each endpoint without the schemas that it refers to.
+/// Routers of the API, by the callers that they admit.
 #[derive(Default)]
 pub(super) struct Routes {
     /// Endpoints whose caller must be known, as by a token.
@@ -98,32 +100,32 @@ pub(super) struct Routes {
     pub(super) open: Router<AppState>,
     /// Endpoints that do not look at their caller at all.
     pub(super) probes: Router<AppState>,
-    /// Operations as the handlers declare them.
-    pub(super) operations: Paths,
 }
 
 /// Serves a handler under the method and the path that it declares.
-fn serve<P, H, T>(router: &mut Router<AppState>, operations: &mut Paths, handler: H)
+fn serve<P, H, T>(router: &mut Router<AppState>, handler: H)
 where
     P: utoipa::Path,
     H: Handler<T, AppState>,
     T: 'static,
 {
-    let (path, methods) = (P::path(), P::methods());
-    *router = std::mem::take(router).route(&path, on(filter(&methods), handler));
-    operations.add_path_operation(path, methods, P::operation());
+    let path = P::path();
+    let method = axum_method(P::methods().first().expect("a handler declares its method"));
+    let is_checked_in = Endpoint::at(&method, &path).is_some();
+    assert!(is_checked_in, "openapi/v1.json lacks {method} {path}: write it anew (CONTRIBUTING.md)");
+    let filter = MethodFilter::try_from(method).expect("axum routes it");
+    *router = std::mem::take(router).route(&path, on(filter, handler));
 }
 
-fn filter(methods: &[HttpMethod]) -> MethodFilter {
-    let filters = methods.iter().map(|method| match method {
-        HttpMethod::Get => MethodFilter::GET,
-        HttpMethod::Put => MethodFilter::PUT,
-        HttpMethod::Post => MethodFilter::POST,
-        HttpMethod::Patch => MethodFilter::PATCH,
-        HttpMethod::Delete => MethodFilter::DELETE,
+fn axum_method(method: &HttpMethod) -> Method {
+    match method {
+        HttpMethod::Get => Method::GET,
+        HttpMethod::Put => Method::PUT,
+        HttpMethod::Post => Method::POST,
+        HttpMethod::Patch => Method::PATCH,
+        HttpMethod::Delete => Method::DELETE,
         _ => unreachable!("no endpoint has another method"),
-    });
-    filters.reduce(MethodFilter::or).expect("an endpoint has a method")
+    }
 }
 
 /// The one list of endpoints, which the router and the document are made of.
@@ -140,7 +142,6 @@ macro_rules! endpoints {
             pastey::paste! {
                 $($(serve::<$module::[<__path_ $handler>], _, _>(
                     &mut routes.$access,
-                    &mut routes.operations,
                     $module::$handler,
                 );)+)+
             }

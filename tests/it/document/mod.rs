@@ -49,9 +49,6 @@ pub fn document() -> Value {
         problems::add(method, path, operation);
         headers::add(method, operation);
         headers::links(operation);
-        if let Some(fields) = operation.as_object_mut() {
-            fields.remove(KEY_POLICY);
-        }
     });
     document["components"]["responses"] = problems::components();
     document["components"]["responses"]["NotModified"] = headers::not_modified();
