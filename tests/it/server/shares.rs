@@ -315,6 +315,11 @@ fn client_that_cannot_run_proves_nothing() {
     );
     let five = host.api().get("/api/v1/tenants/five").ok()["status"]["verification"]["last"].clone();
     assert_eq!(five["outcome"], "not_verified", "{five}");
-    drop(busy);
+    let ended = busy.map(|client| client.pid().to_string());
+    // The server notices the end of a client a moment later.
+    eventually("their connections are free", || {
+        let listed = host.control("gpu0", "ps");
+        ended.iter().all(|pid| !listed.contains(pid)).then_some(())
+    });
     assert_eq!(sees(&host, "five"), 48);
 }
