@@ -140,16 +140,14 @@ pub(super) fn run(args: &RunArgs) -> CommandResult {
 
 #[cfg(test)]
 mod tests {
-    use reqwest::StatusCode;
-
     use super::*;
-    use crate::http::problem::Problem;
+    use crate::http::problem::{Problem, ProblemKind};
 
     #[test]
     fn end_of_a_wait_is_explained() {
         let refused = |full: &str| {
             let detail = format!("{full}: {KEEPS_TURN}");
-            let problem = Problem::new("at-capacity", StatusCode::CONFLICT, "At capacity", detail);
+            let problem = Problem::new(ProblemKind::AtCapacity, detail);
             ClientError::Refused(Box::new(problem))
         };
         let of_tenant = refused("tenant web has 1 process running and max_clients is 1");

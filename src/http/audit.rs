@@ -171,10 +171,12 @@ mod tests {
     use super::*;
     use crate::domain::audit::shown_path;
     use crate::http::endpoint::ENDPOINTS;
-    use crate::http::problem::Problem;
+    use crate::http::problem::{Problem, ProblemKind};
 
     fn answer(status: StatusCode) -> Response {
-        Problem::new("some-kind", status, "A title", "a detail").into_response()
+        let mut response = Problem::new(ProblemKind::Conflict, "a detail").into_response();
+        *response.status_mut() = status;
+        response
     }
 
     #[test]
@@ -184,7 +186,7 @@ mod tests {
         {
             assert_eq!(unrecorded_refusal(&answer(status)), None, "{status}");
         }
-        let kind = "urn:mps-manager:problem:some-kind".to_owned();
+        let kind = "urn:mps-manager:problem:conflict".to_owned();
         for status in [StatusCode::FORBIDDEN, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::MISDIRECTED_REQUEST]
         {
             assert_eq!(

@@ -6,11 +6,10 @@
 use std::time::Duration;
 
 use axum::extract::Request;
-use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 
 use super::peer::Peer;
-use super::problem::Problem;
+use super::problem::{Problem, ProblemKind};
 use crate::config::Limits;
 use crate::domain::access::{Actor, Origin};
 use crate::metrics::wire::Limit;
@@ -88,7 +87,7 @@ impl TooMany {
             limits.requests_per_s,
             self.of.as_str()
         );
-        Problem::too_many("too-many-requests", self.of, "Too many requests", detail, seconds).into_response()
+        Problem::too_many(ProblemKind::TooManyRequests, self.of, detail, seconds).into_response()
     }
 }
 
@@ -109,12 +108,7 @@ pub(super) fn large_head(limits: &Limits, request: &Request) -> Option<Response>
     } else {
         return None;
     };
-    let problem = Problem::new(
-        "head-too-large",
-        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-        "Header fields too large",
-        format!("{detail}: send fewer and shorter ones"),
-    );
+    let problem = Problem::new(ProblemKind::HeadTooLarge, format!("{detail}: send fewer and shorter ones"));
     Some(problem.into_response())
 }
 
@@ -127,6 +121,7 @@ mod tests {
     use super::*;
     use crate::domain::access::{Grant, Principal, Role};
     use crate::service::access::LocalUser;
+    use axum::http::StatusCode;
 
     fn tcp(address: &str) -> Peer {
         Peer::Tcp((address.parse::<IpAddr>().expect("an address"), 1).into())

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::problem::Problem;
+use super::problem::{Problem, ProblemKind};
 use crate::service::ServiceError;
 
 /// Bytes of the digest in a tag.
@@ -38,8 +38,7 @@ pub(super) async fn reads(request: Request, read: impl AsyncFnOnce(Request) -> R
         let detail = format!(
             "If-None-Match is {shown:?}, which is not an entity tag: send the ETag of a read with its quotes, or *"
         );
-        return Problem::new("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", detail)
-            .into_response();
+        return Problem::new(ProblemKind::InvalidRequest, detail).into_response();
     }
     let response = read(request).await;
     let tag = response.headers().get(header::ETAG).filter(|_| response.status() == StatusCode::OK).cloned();

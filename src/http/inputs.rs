@@ -4,11 +4,11 @@
 //! one that sends `If-Match` would change a version that it has not read.
 
 use axum::extract::Request;
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 
 use super::endpoint::Endpoint;
-use super::problem::Problem;
+use super::problem::{Problem, ProblemKind};
 
 /// Refuses a query or a condition that the endpoint does not take.
 pub(super) fn refused(request: &Request) -> Option<Response> {
@@ -32,7 +32,6 @@ pub(super) fn refused(request: &Request) -> Option<Response> {
             "this request takes no {name}, whose condition would not be checked; nothing was done: repeat it without"
         )
     };
-    let problem =
-        Problem::new("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", detail);
+    let problem = Problem::new(ProblemKind::InvalidRequest, detail);
     Some(problem.into_response())
 }

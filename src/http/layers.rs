@@ -19,7 +19,7 @@ use super::acting::as_actor;
 use super::auth;
 use super::form_targets::FormTargets;
 use super::peer::Peer;
-use super::problem::{Limited, Problem};
+use super::problem::{Limited, Problem, ProblemKind};
 use super::repeats::Repeats;
 use super::{AppState, audit, bounds, conditional, guard, inputs, memo, pages, repeats, rights};
 use crate::config::Limits;
@@ -126,8 +126,7 @@ fn body_too_large(limits: &Limits, plain: &Response) -> Response {
         "the request's body is over {} bytes (limits.body_bytes): no request here needs as much",
         limits.body_bytes
     );
-    let mut answer = Problem::new("body-too-large", StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail)
-        .into_response();
+    let mut answer = Problem::new(ProblemKind::BodyTooLarge, detail).into_response();
     // It may have been recorded already.
     if let Some(seen_to) = plain.extensions().get::<audit::RefusalHandled>() {
         answer.extensions_mut().insert(*seen_to);

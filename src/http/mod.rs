@@ -28,7 +28,6 @@ pub mod tls;
 
 use std::time::Duration;
 
-use axum::http::StatusCode;
 use axum::{Router, middleware};
 use tower_http::csrf::CsrfLayer;
 use tower_http::limit::RequestBodyLimitLayer;
@@ -40,7 +39,7 @@ pub use state::{AppParts, AppState};
 
 use repeats::Repeats;
 
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, ProblemKind};
 
 /// The whole router: the API, its document, the pages, and the probes.
 ///
@@ -70,9 +69,7 @@ pub fn router(state: AppState) -> Router {
 
 async fn no_method(method: axum::http::Method) -> Problem {
     Problem::new(
-        "method-not-allowed",
-        StatusCode::METHOD_NOT_ALLOWED,
-        "Method not allowed",
+        ProblemKind::MethodNotAllowed,
         format!("this path does not take {method}: the Allow header lists what it takes"),
     )
 }

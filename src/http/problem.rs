@@ -17,46 +17,62 @@ pub(super) type Answer<T> = Result<axum::Json<T>, Problem>;
 /// The answer of a handler in other forms: a response, or a problem.
 pub(super) type Reply = Result<Response, Problem>;
 
-/// The title for a path that does not exist.
-pub(super) const NO_SUCH_PATH: &str = "No such path";
+/// Declares every kind of problem: the last part of its type, which `docs/problems.md` explains, its status, and its title.
+macro_rules! problem_kinds {
+    ($($name:ident $word:literal $status:ident $title:literal,)+) => {
+        /// A kind of problem.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "each has a title")]
+        pub enum ProblemKind { $($name,)+ }
 
-/// Every kind of problem, with its status; the kind is the last part of the type and explained in `docs/problems.md`.
-pub const KINDS: &[(&str, u16)] = &[
-    ("malformed-json", 400),
-    ("unreadable-body", 400),
-    ("no-host", 400),
-    ("unauthorized", 401),
-    ("cross-site", 403),
-    ("forbidden", 403),
-    ("not-found", 404),
-    ("no-such-path", 404),
-    ("method-not-allowed", 405),
-    ("not-acceptable", 406),
-    ("body-too-slow", 408),
-    ("at-capacity", 409),
-    ("conflict", 409),
-    ("not-admitted", 409),
-    ("layout-blocked", 409),
-    ("host-file-refused", 409),
-    ("fingerprint-differs", 409),
-    ("read-only", 409),
-    ("precondition-failed", 412),
-    ("body-too-large", 413),
-    ("not-json", 415),
-    ("not-a-document", 415),
-    ("unsupported-encoding", 415),
-    ("wrong-host", 421),
-    ("invalid-request", 422),
-    ("idempotency-key-reused", 422),
-    ("idempotency-key-refused", 422),
-    ("too-many-failures", 429),
-    ("too-many-requests", 429),
-    ("head-too-large", 431),
-    ("internal", 500),
-    ("database-lost", 503),
-    ("unavailable", 503),
-    ("timed-out", 504),
-];
+        impl ProblemKind {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// Returns the last part of the type, the status, and the title.
+            pub fn row(self) -> (&'static str, StatusCode, &'static str) {
+                match self { $(Self::$name => ($word, StatusCode::$status, $title),)+ }
+            }
+        }
+    };
+}
+
+problem_kinds! {
+    MalformedJson "malformed-json" BAD_REQUEST "Malformed JSON",
+    UnreadableBody "unreadable-body" BAD_REQUEST "The body cannot be read",
+    NoHost "no-host" BAD_REQUEST "No Host header",
+    Unauthorized "unauthorized" UNAUTHORIZED "No valid token",
+    CrossSite "cross-site" FORBIDDEN "From another site",
+    Forbidden "forbidden" FORBIDDEN "Forbidden",
+    NotFound "not-found" NOT_FOUND "Not found",
+    NoSuchPath "no-such-path" NOT_FOUND "No such path",
+    MethodNotAllowed "method-not-allowed" METHOD_NOT_ALLOWED "Method not allowed",
+    NotAcceptable "not-acceptable" NOT_ACCEPTABLE "Not acceptable",
+    BodyTooSlow "body-too-slow" REQUEST_TIMEOUT "The body came too slowly",
+    AtCapacity "at-capacity" CONFLICT "At capacity",
+    Conflict "conflict" CONFLICT "Conflict",
+    NotAdmitted "not-admitted" CONFLICT "The daemon cannot admit this",
+    LayoutBlocked "layout-blocked" CONFLICT "The layout is blocked",
+    HostFileRefused "host-file-refused" CONFLICT "The host file is refused",
+    FingerprintDiffers "fingerprint-differs" CONFLICT "Recorded on other hardware or versions",
+    ReadOnly "read-only" CONFLICT "Nothing may be changed now",
+    PreconditionFailed "precondition-failed" PRECONDITION_FAILED "Precondition failed",
+    BodyTooLarge "body-too-large" PAYLOAD_TOO_LARGE "Body too large",
+    NotJson "not-json" UNSUPPORTED_MEDIA_TYPE "Not JSON",
+    NotADocument "not-a-document" UNSUPPORTED_MEDIA_TYPE "Not such a document",
+    UnsupportedEncoding "unsupported-encoding" UNSUPPORTED_MEDIA_TYPE "Unsupported content encoding",
+    WrongHost "wrong-host" MISDIRECTED_REQUEST "Not a name of this server",
+    InvalidRequest "invalid-request" UNPROCESSABLE_ENTITY "Invalid request",
+    IdempotencyKeyReused "idempotency-key-reused" UNPROCESSABLE_ENTITY "Idempotency-Key reused",
+    IdempotencyKeyRefused "idempotency-key-refused" UNPROCESSABLE_ENTITY "Idempotency-Key refused",
+    TooManyFailures "too-many-failures" TOO_MANY_REQUESTS "Too many failed attempts",
+    TooManyRequests "too-many-requests" TOO_MANY_REQUESTS "Too many requests",
+    HeadTooLarge "head-too-large" REQUEST_HEADER_FIELDS_TOO_LARGE "Header fields too large",
+    Internal "internal" INTERNAL_SERVER_ERROR "Internal error",
+    DatabaseLost "database-lost" SERVICE_UNAVAILABLE "The database file is missing",
+    Unavailable "unavailable" SERVICE_UNAVAILABLE "Unavailable at the moment",
+    TimedOut "timed-out" GATEWAY_TIMEOUT "No answer in time",
+}
 
 /// Prefix of a problem's type.
 pub const TYPE_PREFIX: &str = "urn:mps-manager:problem:";
@@ -104,10 +120,11 @@ impl Problem {
         self.kind.strip_prefix(TYPE_PREFIX) == Some(kind)
     }
 
-    /// Builds a problem; `kind` is the last part of its type.
-    pub fn new(kind: &str, status: StatusCode, title: &str, detail: impl Into<String>) -> Self {
+    /// Builds a problem.
+    pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
+        let (word, status, title) = kind.row();
         Self {
-            kind: format!("{TYPE_PREFIX}{kind}"),
+            kind: format!("{TYPE_PREFIX}{word}"),
             title: title.to_owned(),
             status: status.as_u16(),
             detail: detail.into(),
@@ -124,9 +141,8 @@ impl Problem {
     }
 
     /// An exceeded limit; the response is counted by it.
-    pub(super) fn too_many(kind: &str, limit: Limit, title: &str, detail: String, wait_s: u32) -> Self {
-        let problem = Self::new(kind, StatusCode::TOO_MANY_REQUESTS, title, detail);
-        Self { wait_s: Some(wait_s), limit: Some(limit), ..problem }
+    pub(super) fn too_many(kind: ProblemKind, limit: Limit, detail: String, wait_s: u32) -> Self {
+        Self { wait_s: Some(wait_s), limit: Some(limit), ..Self::new(kind, detail) }
     }
 
     /// Creates the problem of an error as an actor may see it.
@@ -176,72 +192,39 @@ impl Problem {
         match error {
             ServiceError::ForAudience { host, .. } => Self::shown(*host),
             ServiceError::TooMany { wait_s, of, .. } => {
-                Self::too_many("too-many-requests", of, "Too many requests", detail, wait_s)
+                Self::too_many(ProblemKind::TooManyRequests, of, detail, wait_s)
             }
             ServiceError::NotFound { kind, name } => {
-                let problem = Self::new("not-found", StatusCode::NOT_FOUND, "Not found", detail);
+                let problem = Self::new(ProblemKind::NotFound, detail);
                 Self { beside: Some(Box::new(ForHostUsers::Unknown(kind, name))), ..problem }
             }
-            ServiceError::Forbidden(_) => Self::new("forbidden", StatusCode::FORBIDDEN, "Forbidden", detail),
+            ServiceError::Forbidden(_) => Self::new(ProblemKind::Forbidden, detail),
             ServiceError::Invalid(errors) => {
                 let detail = errors.first().map_or(detail, |first| first.detail.clone());
-                Self::new("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", detail)
-                    .with(errors)
+                Self::new(ProblemKind::InvalidRequest, detail).with(errors)
             }
-            ServiceError::Conflict(_) => Self::new("conflict", StatusCode::CONFLICT, "Conflict", detail),
+            ServiceError::Conflict(_) => Self::new(ProblemKind::Conflict, detail),
             ServiceError::AtCapacity { keeps_turn, .. } => {
-                let problem = Self::new("at-capacity", StatusCode::CONFLICT, "At capacity", detail);
+                let problem = Self::new(ProblemKind::AtCapacity, detail);
                 Self { wait_s: keeps_turn.then_some(1), ..problem }
             }
-            ServiceError::ReadOnly(_) => {
-                Self::new("read-only", StatusCode::CONFLICT, "Nothing may be changed now", detail)
-            }
-            ServiceError::NotAdmitted(field) => {
-                Self::new("not-admitted", StatusCode::CONFLICT, "The daemon cannot admit this", detail)
-                    .with(vec![field])
-            }
+            ServiceError::ReadOnly(_) => Self::new(ProblemKind::ReadOnly, detail),
+            ServiceError::NotAdmitted(field) => Self::new(ProblemKind::NotAdmitted, detail).with(vec![field]),
             ServiceError::Blocked { errors, .. } => {
-                Self::new("layout-blocked", StatusCode::CONFLICT, "The layout is blocked", detail)
-                    .with(errors)
+                Self::new(ProblemKind::LayoutBlocked, detail).with(errors)
             }
             ServiceError::HostFileRefused { errors, .. } => {
-                Self::new("host-file-refused", StatusCode::CONFLICT, "The host file is refused", detail)
-                    .with(errors)
+                Self::new(ProblemKind::HostFileRefused, detail).with(errors)
             }
-            ServiceError::OtherHardware { errors, .. } => Self::new(
-                "fingerprint-differs",
-                StatusCode::CONFLICT,
-                "Recorded on other hardware or versions",
-                detail,
-            )
-            .with(errors),
-            ServiceError::PreconditionFailed(_) => Self::new(
-                "precondition-failed",
-                StatusCode::PRECONDITION_FAILED,
-                "Precondition failed",
-                detail,
-            ),
-            ServiceError::KeyReused(_) => Self::new(
-                "idempotency-key-reused",
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "Idempotency-Key reused",
-                detail,
-            ),
-            ServiceError::DatabaseLost(_) => Self::new(
-                "database-lost",
-                StatusCode::SERVICE_UNAVAILABLE,
-                "The database file is missing",
-                detail,
-            ),
-            ServiceError::Unavailable(_) => {
-                Self::new("unavailable", StatusCode::SERVICE_UNAVAILABLE, "Unavailable at the moment", detail)
+            ServiceError::OtherHardware { errors, .. } => {
+                Self::new(ProblemKind::FingerprintDiffers, detail).with(errors)
             }
-            ServiceError::TimedOut(_) => {
-                Self::new("timed-out", StatusCode::GATEWAY_TIMEOUT, "No answer in time", detail)
-            }
-            ServiceError::Internal(_) => {
-                Self::new("internal", StatusCode::INTERNAL_SERVER_ERROR, "Internal error", detail)
-            }
+            ServiceError::PreconditionFailed(_) => Self::new(ProblemKind::PreconditionFailed, detail),
+            ServiceError::KeyReused(_) => Self::new(ProblemKind::IdempotencyKeyReused, detail),
+            ServiceError::DatabaseLost(_) => Self::new(ProblemKind::DatabaseLost, detail),
+            ServiceError::Unavailable(_) => Self::new(ProblemKind::Unavailable, detail),
+            ServiceError::TimedOut(_) => Self::new(ProblemKind::TimedOut, detail),
+            ServiceError::Internal(_) => Self::new(ProblemKind::Internal, detail),
         }
     }
 }
@@ -328,9 +311,7 @@ impl IntoResponse for Problem {
 pub(super) async fn no_route(uri: axum::http::Uri) -> Problem {
     let path: String = uri.path().chars().take(200).collect();
     Problem::new(
-        "no-such-path",
-        StatusCode::NOT_FOUND,
-        NO_SUCH_PATH,
+        ProblemKind::NoSuchPath,
         format!("there is nothing at {path}: /openapi.json lists what there is"),
     )
 }

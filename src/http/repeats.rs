@@ -18,7 +18,7 @@ use super::AppState;
 use super::audit::is_dry_run;
 use super::endpoint::{Endpoint, KeyPolicy};
 use super::extract::{Idempotency, body};
-use super::problem::Problem;
+use super::problem::{Problem, ProblemKind};
 use crate::service::access::context::RequestContext;
 use crate::service::{IdempotencyKey, ServiceError};
 
@@ -92,13 +92,8 @@ pub(super) async fn once(
             Ok(response) => response,
             Err(problem) => problem.into_response(),
         },
-        (KeyPolicy::Refuse, _) => Problem::new(
-            "idempotency-key-refused",
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "Idempotency-Key refused",
-            "the answer to this request contains a secret that is not stored, so a repeated request cannot get it again: leave \
-             the Idempotency-Key out",
-        )
+        (KeyPolicy::Refuse, _) => Problem::new(ProblemKind::IdempotencyKeyRefused, "the answer to this request contains a secret that is not stored, so a repeated request cannot get it again: leave \
+             the Idempotency-Key out")
         .into_response(),
         (KeyPolicy::NoEffect | KeyPolicy::StoreAnswer, _) => next.run(request).await,
     }

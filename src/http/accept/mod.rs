@@ -3,11 +3,11 @@
 #[cfg(test)]
 mod fuzz;
 
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use headers_accept::Accept;
 use mediatype::{MediaType, ReadParams as _, WriteParams as _, names};
 
-use super::problem::Problem;
+use super::problem::{Problem, ProblemKind};
 
 /// Returns the format that a request prefers among those offered; the server's default comes first.
 ///
@@ -16,9 +16,7 @@ use super::problem::Problem;
 pub(super) fn negotiated(headers: &HeaderMap, offered: &[&'static str]) -> Result<&'static str, Problem> {
     preferred(headers, offered).ok_or_else(|| {
         Problem::new(
-            "not-acceptable",
-            StatusCode::NOT_ACCEPTABLE,
-            "Not acceptable",
+            ProblemKind::NotAcceptable,
             format!(
                 "the Accept header allows none of {}: name one of them, or leave it out",
                 offered.join(", ")
@@ -74,6 +72,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
+    use axum::http::StatusCode;
 
     const OFFERED: [&str; 2] = ["application/json", "text/plain"];
 

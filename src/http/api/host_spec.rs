@@ -1,6 +1,6 @@
 //! The host as one file: exported, compared, and applied.
 
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::domain::operation::Operation;
 use crate::http::accept;
 use crate::http::endpoint::RequiredRight;
 use crate::http::extract::{Call, Conditions, Query, TextBody};
-use crate::http::problem::{Problem, Reply};
+use crate::http::problem::{Problem, ProblemKind, Reply};
 use crate::service::FieldError;
 use crate::service::host_file::{AppliedHostFile, HostFileOptions, HostFileView, refused_file};
 
@@ -91,9 +91,7 @@ pub(super) async fn put(
         YAML => LayoutFormat::Yaml,
         _ => {
             return Err(Problem::new(
-                "not-a-document",
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "No host file",
+                ProblemKind::NotADocument,
                 format!("the request's Content-Type is {media_type:?}: send {YAML} or {JSON}"),
             ));
         }

@@ -15,7 +15,7 @@ use crate::http::accept;
 use crate::http::conditional::shown;
 use crate::http::endpoint::{KeyPolicy, RequiredRight};
 use crate::http::extract::{Call, Conditions, Idempotency, Json, Path, Query, TextBody};
-use crate::http::problem::{Answer, Problem, Reply};
+use crate::http::problem::{Answer, Problem, ProblemKind, Reply};
 use crate::service::layouts::{ApplyRequest, LayoutRequest, LayoutTarget, LayoutView};
 
 /// List layouts
@@ -231,9 +231,7 @@ pub(super) async fn import(
         YAML => LayoutFormat::Yaml,
         _ => {
             return Err(Problem::new(
-                "not-a-document",
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "No layout document",
+                ProblemKind::NotADocument,
                 format!("the request's Content-Type is {media_type:?}: send {YAML} or {JSON}"),
             ));
         }

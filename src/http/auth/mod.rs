@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, header};
 use axum::response::{IntoResponse as _, Response};
 
 use super::AppState;
 use super::authenticator::LONGEST_TOKEN;
 use super::guard::cross_site_problem;
 use super::peer::Peer;
-use super::problem::Problem;
+use super::problem::{Problem, ProblemKind};
 use crate::domain::access::Actor;
 use crate::domain::token::Secret;
 use crate::metrics::wire::Limit;
@@ -194,8 +194,7 @@ pub(super) async fn failed(state: &AppState, peer: Peer, why: &str) -> Response 
     let detail = format!(
         "too many attempts with invalid tokens: try again in {seconds} s; a valid token is accepted at any time"
     );
-    Problem::too_many("too-many-failures", Limit::Failures, "Too many failed attempts", detail, seconds)
-        .into_response()
+    Problem::too_many(ProblemKind::TooManyFailures, Limit::Failures, detail, seconds).into_response()
 }
 
 /// Delay of a failure on loopback after too many.
@@ -215,5 +214,5 @@ impl<S: Send + Sync> FromRequestParts<S> for CurrentSession {
 }
 
 pub(super) fn unauthorized(detail: &str) -> Problem {
-    Problem::new("unauthorized", StatusCode::UNAUTHORIZED, "No valid token", detail)
+    Problem::new(ProblemKind::Unauthorized, detail)
 }

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use tower_http::timeout::TimeoutError;
 
 use super::conditional::is_tags;
-use super::problem::Problem;
+use super::problem::{Problem, ProblemKind};
 use super::state::AppState;
 use crate::domain::json::{self, InvalidJsonValue, Unreadable};
 use crate::domain::shortened;
@@ -55,9 +55,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
             });
         if !json {
             return Err(Problem::new(
-                "not-json",
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "Not JSON",
+                ProblemKind::NotJson,
                 "the request's Content-Type is not application/json: send JSON and say so",
             ));
         }
@@ -104,12 +102,7 @@ impl<S: Send + Sync> FromRequest<S> for TextBody {
             Ok(text) => Ok(Self { media_type, text }),
             Err(error) => {
                 let detail = format!("the body is not text: {error}");
-                Err(Problem::new(
-                    "unreadable-body",
-                    StatusCode::BAD_REQUEST,
-                    "The body cannot be read",
-                    detail,
-                ))
+                Err(Problem::new(ProblemKind::UnreadableBody, detail))
             }
         }
     }
@@ -122,9 +115,7 @@ pub(super) async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<
     {
         let shown: String = String::from_utf8_lossy(encoding.as_bytes()).chars().take(80).collect();
         return Err(Problem::new(
-            "unsupported-encoding",
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "Unsupported content encoding",
+            ProblemKind::UnsupportedEncoding,
             format!(
                 "the request's Content-Encoding is {shown:?}: send the body as it is, without that header"
             ),
@@ -133,16 +124,14 @@ pub(super) async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<
     axum::body::Bytes::from_request(request, state).await.map_err(|rejection| {
         if too_slow(&rejection) {
             return Problem::new(
-                "body-too-slow",
-                StatusCode::REQUEST_TIMEOUT,
-                "The body came too slowly",
+                ProblemKind::BodyTooSlow,
                 "the request's body did not come in time (limits.body_timeout_s): send it faster".to_owned(),
             );
         }
-        let status = rejection.status();
         // One that is too large gets its own message on its way out.
-        let kind = if status == StatusCode::PAYLOAD_TOO_LARGE { "body-too-large" } else { "unreadable-body" };
-        Problem::new(kind, status, "The body cannot be read", rejection.body_text())
+        let is_too_large = rejection.status() == StatusCode::PAYLOAD_TOO_LARGE;
+        let kind = if is_too_large { ProblemKind::BodyTooLarge } else { ProblemKind::UnreadableBody };
+        Problem::new(kind, rejection.body_text())
     })
 }
 
@@ -155,12 +144,7 @@ fn too_slow(rejection: &BytesRejection) -> bool {
 /// Reads a JSON body.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     json::read(bytes).map_err(|error| match error {
-        Unreadable::Malformed(_) => Problem::new(
-            "malformed-json",
-            StatusCode::BAD_REQUEST,
-            "Malformed JSON",
-            shortened(error.to_string()),
-        ),
+        Unreadable::Malformed(_) => Problem::new(ProblemKind::MalformedJson, shortened(error.to_string())),
         Unreadable::Refused(refusal) => refused(refusal),
     })
 }
@@ -178,12 +162,9 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         match axum::extract::Path::from_request_parts(parts, state).await {
             Ok(axum::extract::Path(value)) => Ok(Self(value)),
-            Err(rejection) => Err(Problem::new(
-                "invalid-request",
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "Invalid request",
-                shortened(wrong_path(rejection)),
-            )),
+            Err(rejection) => {
+                Err(Problem::new(ProblemKind::InvalidRequest, shortened(wrong_path(rejection))))
+            }
         }
     }
 }
@@ -245,9 +226,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Conditions {
         let if_none_match = text(&parts.headers, &header::IF_NONE_MATCH)?;
         if if_none_match.as_deref().is_some_and(|value| value != "*") {
             return Err(Problem::new(
-                "invalid-request",
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "Invalid request",
+                ProblemKind::InvalidRequest,
                 "If-None-Match on a write may only be *: it is for creating what must not exist yet",
             ));
         }
@@ -255,9 +234,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Conditions {
         if let Some(wrong) = if_match.as_deref().filter(|value| !is_tags(value)) {
             let shown: String = wrong.chars().take(80).collect();
             return Err(Problem::new(
-                "invalid-request",
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "Invalid request",
+                ProblemKind::InvalidRequest,
                 format!(
                     "If-Match is {shown:?}, which is not an entity tag: send the ETag of a read with its quotes, or *"
                 ),
@@ -316,9 +293,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
             |key: &str| (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
         if key.as_deref().is_some_and(|key| !is_one(key)) {
             return Err(Problem::new(
-                "invalid-request",
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "Invalid request",
+                ProblemKind::InvalidRequest,
                 format!(
                     "the Idempotency-Key must have 1 to {MAX_KEY} characters, printable ASCII without spaces, for example a UUID"
                 ),
@@ -334,9 +309,7 @@ fn text(headers: &HeaderMap, name: &header::HeaderName) -> Result<Option<String>
         Some(value) => match value.to_str() {
             Ok(text) => Ok(Some(text.to_owned())),
             Err(_) => Err(Problem::new(
-                "invalid-request",
-                StatusCode::BAD_REQUEST,
-                "Invalid request",
+                ProblemKind::InvalidRequest,
                 format!("the header {name} is not printable ASCII"),
             )),
         },

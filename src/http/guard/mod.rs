@@ -5,14 +5,14 @@ mod fuzz;
 
 use axum::extract::Request;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, header};
 use axum::response::{IntoResponse as _, Response};
 use tower_http::csrf::ProtectionError;
 
 use super::AppState;
 use super::authenticator::Authenticator;
 use super::peer::Peer;
-use super::problem::Problem;
+use super::problem::{Problem, ProblemKind};
 
 /// Headers of every response that does not set them itself.
 ///
@@ -38,16 +38,12 @@ pub(super) fn add_headers(response: &mut Response) {
 pub(super) fn wrong_host(app: &AppState, peer: Peer, request: &Request) -> Option<Response> {
     let problem = if names_none(request) {
         Problem::new(
-            "no-host",
-            StatusCode::BAD_REQUEST,
-            "No Host header",
+            ProblemKind::NoHost,
             "the request is HTTP/1.1 and has no Host header: send one with the name of the server",
         )
     } else if names_another(&app.auth, peer, request) {
         Problem::new(
-            "wrong-host",
-            StatusCode::MISDIRECTED_REQUEST,
-            "Not a name of this server",
+            ProblemKind::WrongHost,
             "the Host header does not name this server: on loopback use its address or localhost, or have the name added to \
              access.hosts in the configuration",
         )
@@ -97,9 +93,7 @@ pub(super) fn cross_site(_: ProtectionError) -> Response {
 /// The problem for a page of another site.
 pub(super) fn cross_site_problem() -> Problem {
     Problem::new(
-        "cross-site",
-        StatusCode::FORBIDDEN,
-        "From another site",
+        ProblemKind::CrossSite,
         "a browser session may change things only from pages of this server: Sec-Fetch-Site or Origin does not show that the request \
          came from one. Programs send a token in the Authorization header instead",
     )

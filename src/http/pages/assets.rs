@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::http::AppState;
 use crate::http::extract::Path;
-use crate::http::problem::{Problem, Reply};
+use crate::http::problem::{Problem, ProblemKind, Reply};
 
 /// An embedded file.
 struct Asset {
@@ -73,12 +73,7 @@ pub(super) fn router() -> Router<AppState> {
 async fn serve(Path((digest, name)): Path<(String, String)>) -> Reply {
     let asset = ASSETS.iter().find(|asset| asset.name == name).filter(|_| digest == *DIGEST);
     asset.map(|asset| answer(asset, "public, max-age=31536000, immutable")).ok_or_else(|| {
-        Problem::new(
-            "no-such-path",
-            StatusCode::NOT_FOUND,
-            "No such path",
-            "there is no such file in this version: load the page again",
-        )
+        Problem::new(ProblemKind::NoSuchPath, "there is no such file in this version: load the page again")
     })
 }
 

@@ -14,7 +14,7 @@ use crate::http::AppState;
 use crate::http::accept;
 use crate::http::auth;
 use crate::http::peer::Peer;
-use crate::http::problem::{Detail, FieldErrors, NO_SUCH_PATH, Title};
+use crate::http::problem::{Detail, FieldErrors, ProblemKind, Title};
 use crate::service::FieldError;
 use crate::service::access::context::RequestContext;
 
@@ -94,8 +94,11 @@ async fn as_page(
     let detail = extensions.get::<Detail>().map_or("", |detail| detail.0.as_str());
     // The detail in the document is for programs, which request paths.
     let nowhere = format!("There is no page at {}.", path.chars().take(200).collect::<String>());
-    let (what, detail) =
-        if what == NO_SUCH_PATH { ("No such page", nowhere.as_str()) } else { (what, detail) };
+    let (what, detail) = if what == ProblemKind::NoSuchPath.row().2 {
+        ("No such page", nowhere.as_str())
+    } else {
+        (what, detail)
+    };
     let fields = extensions.get::<FieldErrors>().map_or(&[][..], |fields| &fields.0);
     let (status, remedy) = (parts.status.as_u16(), remedy(parts.status));
     let page = match auth::session(app, peer, headers) {

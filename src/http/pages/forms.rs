@@ -5,7 +5,7 @@
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ use crate::domain::duration::parse_seconds;
 use crate::domain::json::missing_field;
 use crate::domain::rfc3339;
 use crate::http::extract;
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, ProblemKind};
 use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, IdempotencyKey, ServiceError};
 
@@ -361,9 +361,7 @@ impl<S: Send + Sync> FromRequest<S> for Form {
         let mime = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         if mime.is_some_and(|mime| !mime.starts_with("application/x-www-form-urlencoded")) {
             return Err(Problem::new(
-                "unreadable-body",
-                StatusCode::BAD_REQUEST,
-                "The body cannot be read",
+                ProblemKind::UnreadableBody,
                 "this is not a form: pages accept application/x-www-form-urlencoded; programs use the API under /api/v1",
             ));
         }

@@ -21,7 +21,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::StatusCode;
 use axum::serve::Listener;
 use futures_util::FutureExt as _;
 use rustix::net::sockopt;
@@ -35,7 +34,7 @@ pub use self::error::ListenError;
 use self::connection::{Serving, protocol};
 use self::socket::SocketFile;
 use super::peer::Peer;
-use super::problem::Problem;
+use super::problem::{Problem, ProblemKind};
 use super::tls::Certificates;
 use crate::config::Limits;
 use crate::domain::health::HostHealth;
@@ -99,8 +98,7 @@ impl CallerSlots {
             SlotsTaken::Share => self.share,
         };
         let detail = format!("there are too many connections {limit}: close some, or try again later");
-        let title = "Unavailable at the moment";
-        let problem = Problem::new("unavailable", StatusCode::SERVICE_UNAVAILABLE, title, detail);
+        let problem = Problem::new(ProblemKind::Unavailable, detail);
         let body = serde_json::to_string(&problem).expect("texts and a number");
         format!(
             "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\

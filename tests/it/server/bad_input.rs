@@ -241,7 +241,7 @@ fn malformed_header_is_refused() {
         is_problem(&answer, "invalid-request");
     }
     let (status, answer) = raw(&host, &put("If-Match: \"ü\""), body);
-    assert_eq!(status, 400, "{answer}");
+    assert_eq!(status, 422, "{answer}");
     is_problem(&answer, "invalid-request");
 
     let post = |header: &str| format!("POST /api/v1/daemons/gpu0/start HTTP/1.1\r\n{header}");
