@@ -89,6 +89,11 @@ impl IncidentKind {
         matches!(self, Self::Bypass | Self::SocketExposed | Self::ForeignUser | Self::GpuShared)
     }
 
+    /// Returns true if an incident of this kind that happens again soon after its end is the same one.
+    pub(super) fn recurs(self) -> bool {
+        matches!(self, Self::Drift | Self::Breach | Self::ClientRefused) || self.is_of_processes()
+    }
+
     /// Returns true if an open incident of this kind reports the same fact as this condition of the daemon.
     pub fn shows(self, condition: ConditionType) -> bool {
         matches!(

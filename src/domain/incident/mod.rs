@@ -4,15 +4,13 @@
 //! The affected clients are those that the events name, which is what MPS reported at the time. Pure.
 
 pub mod breach;
-mod ending;
 mod evidence;
 
 mod grouping;
 pub mod intruders;
 mod kind;
-mod linking;
-mod outside_mps;
 mod report;
+mod rules;
 mod sentence;
 #[cfg(test)]
 mod tests;
@@ -104,7 +102,7 @@ pub enum IncidentTopic {
 }
 
 /// A process that an incident is about, or that is suspected of having caused it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[schema(as = IncidentSuspect)]
 pub struct Suspect {
     /// Its process ID.
@@ -126,12 +124,22 @@ pub struct Suspect {
 }
 
 impl Suspect {
-    /// Returns true if both are the same process: by identity where both are known by it, otherwise by process ID.
     fn is_same(&self, other: &Self) -> bool {
-        match (self.client, other.client) {
-            (Some(one), Some(other)) => one == other,
-            _ => self.pid == other.pid,
-        }
+        is_same_process((self.pid, self.client), (other.pid, other.client))
+    }
+}
+
+impl AffectedClient {
+    fn is_same(&self, other: &Self) -> bool {
+        is_same_process((self.pid, self.client), (other.pid, other.client))
+    }
+}
+
+/// Returns true if both are the same process: by identity where both are known by it, otherwise by process ID.
+fn is_same_process(one: (u32, Option<ClientId>), other: (u32, Option<ClientId>)) -> bool {
+    match (one, other) {
+        ((_, Some(one)), (_, Some(other))) => one == other,
+        _ => one.0 == other.0,
     }
 }
 
@@ -264,6 +272,21 @@ impl Incident {
         }
         if by == IncidentEnd::Recovered && self.kind.is_of_processes() {
             self.suspects.iter_mut().for_each(|suspect| suspect.has_ended = true);
+        }
+    }
+
+    /// Returns true if a report of processes has none that this incident lacks, nor, if it has ended, one that is still there.
+    fn names_all_of(&self, report: &Self) -> bool {
+        let is_named = |one: &Suspect| self.suspects.iter().any(|known| known.is_same(one));
+        report.kind.is_of_processes()
+            && report.suspects.iter().all(|one| is_named(one) && (one.has_ended || self.is_open()))
+    }
+
+    /// Marks the processes that are gone by a report of those that are there.
+    fn mark_ended(&mut self, report: &Self) {
+        for suspect in &mut self.suspects {
+            let is_here = |one: &Suspect| !one.has_ended && one.is_same(suspect);
+            suspect.has_ended = !report.suspects.iter().any(is_here);
         }
     }
 

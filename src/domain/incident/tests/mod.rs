@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::grouping::CRASH_LOOP_MS;
+use super::rules::CRASH_LOOP_MS;
 use super::*;
 use crate::bypass::Bypass;
 use crate::client::ClientId;
