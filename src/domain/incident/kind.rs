@@ -2,10 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::sentence::Words;
 use crate::condition::ConditionType;
+use crate::event::Severity;
 
+// A row gives the name, the severity, the meaning and the remedy of a kind, and the sentences about its incidents: `past` without an end of
+// its own, since the daemon was stopped or changed, `open`, and `over`.
 macro_rules! kinds {
-    ($($variant:ident = $name:literal, $meaning:literal, $remedy:literal;)*) => {
+    (|$($word:ident),+| $(
+        $variant:ident = $name:literal, $severity:ident, $meaning:literal, $remedy:literal,
+            past $past:literal, open $open:literal, over $over:literal;
+    )*) => {
         /// The kind of an incident.
         #[derive(
             Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema,
@@ -36,6 +43,30 @@ macro_rules! kinds {
                 }
             }
 
+            /// Returns the severity of incidents of this kind.
+            pub fn severity(self) -> Severity {
+                match self {
+                    $(Self::$variant => Severity::$severity,)*
+                }
+            }
+
+            /// Describes the daemon in the past, without the end of the incident.
+            pub(super) fn past(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $past,)*
+                }
+            }
+
+            /// Describes an incident, while it lasts or once it is over.
+            pub(super) fn sentence(self, Words { $($word),+ }: Words<'_>, is_over: bool) -> String {
+                match (self, is_over) {
+                    $(
+                        (Self::$variant, false) => format!($open),
+                        (Self::$variant, true) => format!($over),
+                    )*
+                }
+            }
+
             /// Returns advice for an operator.
             pub fn remedy(self) -> &'static str {
                 match self {
@@ -47,40 +78,93 @@ macro_rules! kinds {
 }
 
 kinds! {
-    GpuFault = "gpu_fault", "A fatal GPU error, as a client's memory fault is, ended the work of every client of a GPU.",
-        "Restart the affected work. While the fault is open, end the affected clients that are still connected: no new client is accepted until they are gone.";
-    ServerDied = "server_died", "An MPS server ended while it had clients.",
-        "Restart the affected work; the next client gets a new server. If it happens again, read server.log (`mps-manager daemon logs NAME`, or the daemon's page).";
-    DaemonDied = "daemon_died", "A control daemon ended without being asked to by this manager.",
-        "Restart the affected work; the manager restarts the daemon by itself. If it happens again, read control.log (`mps-manager daemon logs NAME control`, or the daemon's page).";
-    DaemonWedged = "daemon_wedged", "A control daemon stopped answering.",
-        "Continue what is stopped (`kill -CONT` and its process ID), or end it; the detail names it where it is known. If nothing is stopped, the daemon's wedge_policy decides when its server is replaced.";
-    CrashLoop = "crash_loop", "A control daemon crashed or failed to start five times within a minute.",
-        "Read control.log (`mps-manager daemon logs NAME control`, or the daemon's page), correct what it names, and start the daemon.";
-    NoServer = "no_server", "Each server of a daemon ends before it takes a client, so that nothing runs on its GPUs.",
-        "The detail has the last line of control.log about it. See that nvidia-smi answers, that libcuda.so.1 is of the driver that runs, and that the server's user may open /dev/nvidia*; then start the daemon.";
-    Drift = "drift", "Another program changed settings or partitions of a daemon.",
-        "Find the program that sends commands to this daemon and stop it. With drift_policy report such a change stays until that setting is set again: `mps-manager daemon set NAME --drift-policy repair` restores them.";
-    LayoutIdsDiffer = "layout_ids_differ", "A layout gave other partition IDs than are on record.",
-        "Compare the host with the one that the layout was recorded on: GPU model, driver and what else is reserved on the GPU. Then apply or replay the layout again.";
-    LayoutDegraded = "layout_degraded", "A change of partitions was undone or restored, and not everything is as it was.",
-        "Apply the daemon's layout again.";
-    Bypass = "bypass", "Processes use a GPU of a running daemon outside MPS, so that no limit applies to them.",
-        "End these processes and start them with mps-manager run, or if they are in a container, hand the tenant's directory to it (docs/integrate/containers.md). Or set the daemon's compute_mode to exclusive_process.";
-    SocketExposed = "socket_exposed", "A container or another mount namespace has a daemon's own directory mounted, through which every limit can be changed.",
-        "Start the container with its tenant's own directory instead (container.mount of `mps-manager env TENANT --format json`, or the tenant's CDI device), and end the one that has the daemon's.";
-    ForeignUser = "foreign_user", "A process of a user who is no tenant's of the daemon is connected to it, or waits to be: it uses what tenants were promised, and a daemon that serves one user at a time serves nobody else meanwhile.",
-        "End it with the command in the detail; on a daemon that serves one user at a time the manager ends its clients by itself, unless the daemon's foreign_user_policy is report. A user who may be there is added with `mps-manager daemon set NAME --user` and the ID.";
-    GpuShared = "gpu_shared", "A control daemon that is not this manager's serves a GPU of a daemon: two that run take turns on it, no limit here counts its clients, and a daemon that is to start waits for it.",
-        "`mps-manager foreign list` names it, and `foreign get` says who keeps it and what ends it for good; or give it GPUs of its own. A daemon with share_gpus is not reported.";
-    Breach = "breach", "A client holds more device memory than its limit allows.",
-        "The client may have changed its own MPS environment, which escapes limits that only the environment enforces: `mps-manager client get CLIENT` shows its command, and `mps-manager client terminate CLIENT` ends it.";
-    ClientRefused = "client_refused", "MPS itself refused a client.",
-        "Start clients with mps-manager run --wait, which queues them, or lower the number of clients on this GPU; do not raise CUDA_DEVICE_MAX_CONNECTIONS.";
-    UnknownOutcome = "unknown_outcome", "A command was sent that was not answered, so it may or may not have taken effect.",
-        "See whether the client is still there (`mps-manager client get CLIENT`); if it is, terminate it again: `mps-manager client terminate CLIENT`.";
-    GpuMissing = "gpu_missing", "A GPU of a daemon is no longer listed by the driver.",
-        "Check the host's kernel log for Xid messages, reset or replace the GPU, or give the daemon another one.";
+    |daemon, after, suspected, who, gone, ended, board, changed, times, are, were, s|
+
+    GpuFault = "gpu_fault", Error, "A fatal GPU error, as a client's memory fault is, ended the work of every client of a GPU.",
+        "Restart the affected work. While the fault is open, end the affected clients that are still connected: no new client is accepted until they are gone.",
+        past "had a fatal GPU error",
+        open "{daemon} has a fatal GPU error{suspected} and accepts no new clients",
+        over "{daemon} had a fatal GPU error{suspected} and accepted clients again {after}";
+    ServerDied = "server_died", Error, "An MPS server ended while it had clients.",
+        "Restart the affected work; the next client gets a new server. If it happens again, read server.log (`mps-manager daemon logs NAME`, or the daemon's page).",
+        past "had no server after a crash",
+        open "{daemon}'s server died and is not replaced yet",
+        over "{daemon}'s server died and was replaced {after}";
+    DaemonDied = "daemon_died", Error, "A control daemon ended without being asked to by this manager.",
+        "Restart the affected work; the manager restarts the daemon by itself. If it happens again, read control.log (`mps-manager daemon logs NAME control`, or the daemon's page).",
+        past "was down after a crash",
+        open "{daemon}'s control daemon {ended}{times} and is not back yet",
+        over "{daemon}'s control daemon {ended}{times} and was restarted {after}";
+    DaemonWedged = "daemon_wedged", Error, "A control daemon stopped answering.",
+        "Continue what is stopped (`kill -CONT` and its process ID), or end it; the detail names it where it is known. If nothing is stopped, the daemon's wedge_policy decides when its server is replaced.",
+        past "did not answer",
+        open "{daemon} does not answer",
+        over "{daemon} stopped answering and recovered {after}";
+    CrashLoop = "crash_loop", Critical, "A control daemon crashed or failed to start five times within a minute.",
+        "Read control.log (`mps-manager daemon logs NAME control`, or the daemon's page), correct what it names, and start the daemon.",
+        past "kept crashing",
+        open "{daemon}'s control daemon keeps crashing",
+        over "{daemon}'s control daemon crashed again and again, and ran again {after}";
+    NoServer = "no_server", Error, "Each server of a daemon ends before it takes a client, so that nothing runs on its GPUs.",
+        "The detail has the last line of control.log about it. See that nvidia-smi answers, that libcuda.so.1 is of the driver that runs, and that the server's user may open /dev/nvidia*; then start the daemon.",
+        past "had no server",
+        open "{daemon} has no server",
+        over "{daemon} had no server that stayed, and had one again {after}";
+    Drift = "drift", Warning, "Another program changed settings or partitions of a daemon.",
+        "Find the program that sends commands to this daemon and stop it. With drift_policy report such a change stays until that setting is set again: `mps-manager daemon set NAME --drift-policy repair` restores them.",
+        past "had been changed by another program",
+        open "another program changed {changed} of {daemon}{times}, which still differ",
+        over "another program changed {changed} of {daemon}{times}, which {are} restored";
+    LayoutIdsDiffer = "layout_ids_differ", Error, "A layout gave other partition IDs than are on record.",
+        "Compare the host with the one that the layout was recorded on: GPU model, driver and what else is reserved on the GPU. Then apply or replay the layout again.",
+        past "had other partition IDs than on record",
+        open "{daemon}'s layout gives other partition IDs than on record and is not in force",
+        over "{daemon}'s layout gave other partition IDs than on record, and was applied later";
+    LayoutDegraded = "layout_degraded", Error, "A change of partitions was undone or restored, and not everything is as it was.",
+        "Apply the daemon's layout again.",
+        past "had partitions that were not as before",
+        open "some partitions of {daemon} are not as they were",
+        over "some partitions of {daemon} were not as before, and are again";
+    Bypass = "bypass", Warning, "Processes use a GPU of a running daemon outside MPS, so that no limit applies to them.",
+        "End these processes and start them with mps-manager run, or if they are in a container, hand the tenant's directory to it (docs/integrate/containers.md). Or set the daemon's compute_mode to exclusive_process.",
+        past "had processes outside MPS on its GPUs",
+        open "{who} use{s} a GPU of {daemon} outside MPS{gone}",
+        over "{who} used a GPU of {daemon} outside MPS";
+    SocketExposed = "socket_exposed", Warning, "A container or another mount namespace has a daemon's own directory mounted, through which every limit can be changed.",
+        "Start the container with its tenant's own directory instead (container.mount of `mps-manager env TENANT --format json`, or the tenant's CDI device), and end the one that has the daemon's.",
+        past "had its own directory mounted in another mount namespace",
+        open "{daemon}'s own directory is mounted in another mount namespace",
+        over "{daemon}'s own directory was mounted in another mount namespace";
+    ForeignUser = "foreign_user", Warning, "A process of a user who is no tenant's of the daemon is connected to it, or waits to be: it uses what tenants were promised, and a daemon that serves one user at a time serves nobody else meanwhile.",
+        "End it with the command in the detail; on a daemon that serves one user at a time the manager ends its clients by itself, unless the daemon's foreign_user_policy is report. A user who may be there is added with `mps-manager daemon set NAME --user` and the ID.",
+        past "had a process of a user who is no tenant's",
+        open "{who} of a user who is no tenant's {are} at {daemon}",
+        over "{who} of a user who is no tenant's {were} at {daemon}";
+    GpuShared = "gpu_shared", Warning, "A control daemon that is not this manager's serves a GPU of a daemon: two that run take turns on it, no limit here counts its clients, and a daemon that is to start waits for it.",
+        "`mps-manager foreign list` names it, and `foreign get` says who keeps it and what ends it for good; or give it GPUs of its own. A daemon with share_gpus is not reported.",
+        past "had a GPU that another control daemon served too",
+        open "a GPU of {daemon} is also served by a control daemon that is not this manager's{who}",
+        over "a GPU of {daemon} was also served by a control daemon that is not this manager's{who}";
+    Breach = "breach", Warning, "A client holds more device memory than its limit allows.",
+        "The client may have changed its own MPS environment, which escapes limits that only the environment enforces: `mps-manager client get CLIENT` shows its command, and `mps-manager client terminate CLIENT` ends it.",
+        past "had a client above its memory limit",
+        open "{who} holds more memory on {daemon} than its limit allows",
+        over "{who} held more memory on {daemon} than its limit allows";
+    ClientRefused = "client_refused", Warning, "MPS itself refused a client.",
+        "Start clients with mps-manager run --wait, which queues them, or lower the number of clients on this GPU; do not raise CUDA_DEVICE_MAX_CONNECTIONS.",
+        past "refused clients",
+        open "MPS refused a client{who} of {daemon}{times}",
+        over "MPS refused a client{who} of {daemon}{times}";
+    UnknownOutcome = "unknown_outcome", Warning, "A command was sent that was not answered, so it may or may not have taken effect.",
+        "See whether the client is still there (`mps-manager client get CLIENT`); if it is, terminate it again: `mps-manager client terminate CLIENT`.",
+        past "had not answered a command",
+        open "a command to {daemon} was not answered, so it may or may not have taken effect",
+        over "a command to {daemon} was not answered; its client is gone now";
+    GpuMissing = "gpu_missing", Error, "A GPU of a daemon is no longer listed by the driver.",
+        "Check the host's kernel log for Xid messages, reset or replace the GPU, or give the daemon another one.",
+        past "lacked a GPU",
+        open "{board} of {daemon} is no longer listed by the driver",
+        over "{board} of {daemon} was missing and came back {after}";
 }
 
 impl IncidentKind {

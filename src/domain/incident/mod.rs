@@ -28,7 +28,7 @@ pub use kind::IncidentKind;
 pub use sentence::recovery_words;
 
 use super::client::ClientId;
-use super::event::{AffectedClient, IncidentNotice, Severity};
+use super::event::{AffectedClient, IncidentNotice};
 use super::fault::GpuFaultReport;
 use super::foreign_user::describe_gone_foreign_users;
 use super::workload::Workload;
@@ -44,31 +44,6 @@ const QUIT_BY_OTHERS: &str = "another program sent the control daemon a quit";
 const MOST_CLIENTS: usize = 1000;
 /// Most events that it lists, the ends of all its clients among them; `occurrences` counts on.
 const MOST_EVENTS: usize = MOST_CLIENTS + 200;
-
-impl IncidentKind {
-    /// Returns the severity of incidents of this kind.
-    pub fn severity(self) -> Severity {
-        match self {
-            Self::CrashLoop => Severity::Critical,
-            Self::GpuFault
-            | Self::ServerDied
-            | Self::DaemonDied
-            | Self::DaemonWedged
-            | Self::NoServer
-            | Self::LayoutIdsDiffer
-            | Self::LayoutDegraded
-            | Self::GpuMissing => Severity::Error,
-            Self::Drift
-            | Self::Bypass
-            | Self::SocketExposed
-            | Self::ForeignUser
-            | Self::GpuShared
-            | Self::Breach
-            | Self::ClientRefused
-            | Self::UnknownOutcome => Severity::Warning,
-        }
-    }
-}
 
 /// The topic of an incident, which distinguishes it from others of its kind on the same daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
