@@ -340,6 +340,11 @@ words! {
 }
 
 impl ConditionType {
+    /// Returns a condition of this type that reports a problem.
+    pub fn problem(self, reason: ConditionReason, message: impl Into<String>) -> Condition {
+        Condition::new(self, !self.is_good(), reason, message)
+    }
+
     /// Returns true if the condition is good while it is true; all other conditions are good while they are false.
     fn is_good(self) -> bool {
         matches!(

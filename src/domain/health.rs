@@ -89,7 +89,7 @@ impl HostHealth {
     /// Returns all faults as conditions.
     pub fn conditions(&self) -> Vec<Condition> {
         let condition = |(fault, report): (&HostFault, &FaultReport)| {
-            Condition::new((*fault).into(), true, report.reason, report.message.clone())
+            ConditionType::from(*fault).problem(report.reason, report.message.clone())
         };
         self.faults().iter().map(condition).collect()
     }

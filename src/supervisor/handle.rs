@@ -12,7 +12,7 @@ use super::observed::Observed;
 use super::requests::{DriverRequest, TerminateError, Terminating, Termination, unmanaged};
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientId, StoppedPolicy};
-use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::condition::{ConditionReason, ConditionType};
 use crate::domain::daemon::{DaemonStatus, Phase};
 use crate::domain::plan::Desired;
 use crate::metrics::control::Commands;
@@ -149,8 +149,7 @@ impl Handle {
             status.phase = Phase::Applying;
             if let Some(ready) = status.conditions.first_mut() {
                 let message = "the desired state was changed a moment ago, and is being applied";
-                *ready =
-                    Condition::new(ConditionType::Ready, false, ConditionReason::AwaitingReadBack, message);
+                *ready = ConditionType::Ready.problem(ConditionReason::AwaitingReadBack, message);
             }
         }
         status

@@ -135,12 +135,12 @@ impl Driver {
                     let remedy = sharing.remedy();
                     let message =
                         format!("{gpus} {verb} also served by {other}: {SHARED_MEANS}. What to do: {remedy}");
-                    Condition::new(ConditionType::SharesGpu, true, ConditionReason::ForeignDaemon, message)
+                    ConditionType::SharesGpu.problem(ConditionReason::ForeignDaemon, message)
                 }
                 Err(reason) => {
                     let message =
                         format!("{other} may serve a GPU of this daemon too ({reason}): {SHARED_MEANS}");
-                    Condition::new(ConditionType::SharesGpu, true, ConditionReason::Undetermined, message)
+                    ConditionType::SharesGpu.problem(ConditionReason::Undetermined, message)
                 }
             });
         }
@@ -150,12 +150,8 @@ impl Driver {
                  ({reason}): programs that still have the old pipe directory then run outside MPS, with the whole GPU",
                 self.context.pipe_directory(&desired.name).display()
             );
-            conditions.push(Condition::new(
-                ConditionType::MovesAtRestart,
-                true,
-                ConditionReason::DirectoryUnusable,
-                message,
-            ));
+            conditions
+                .push(ConditionType::MovesAtRestart.problem(ConditionReason::DirectoryUnusable, message));
         }
         conditions
     }

@@ -263,17 +263,12 @@ impl ComputeModeControl {
         let Some((desired, gpus)) = &self.applied_for else { return };
         let read = self.status.iter().filter(|status| status.mode.is_some()).count();
         let condition = match &self.failure {
-            Some(why) => Condition::new(
-                ConditionType::ComputeMode,
-                false,
-                ConditionReason::ComputeModeDiffers,
-                why.clone(),
-            ),
+            Some(why) => ConditionType::ComputeMode.problem(ConditionReason::ComputeModeDiffers, why.clone()),
             None if desired.is_none() => return,
             None if read < gpus.len() => {
                 let message =
                     "it was set, and is not read back while the GPU is missing or the host is in maintenance";
-                Condition::new(ConditionType::ComputeMode, false, ConditionReason::NotReadBack, message)
+                ConditionType::ComputeMode.problem(ConditionReason::NotReadBack, message)
             }
             None => {
                 let message = "the compute mode of its GPUs was read back as its spec says";

@@ -60,7 +60,7 @@ impl Driver {
         let message = format!(
             "{why}: any user who learns the path can connect as a client and lock its tenants out; set any_user to say that it is meant so"
         );
-        let condition = Condition::new(ConditionType::AnyUserMayConnect, true, reason, message);
+        let condition = ConditionType::AnyUserMayConnect.problem(reason, message);
         Some(condition).filter(|_| !desired.others.everyone)
     }
 

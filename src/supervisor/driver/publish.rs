@@ -122,16 +122,12 @@ impl Driver {
             && !self.context.capability.guarded_defaults()
             && !desired.is_observed();
         open.then(|| {
-            Condition::new(
-                ConditionType::AnyUserMaySetDefaults,
-                true,
-                ConditionReason::OldDriver,
-                format!(
-                    "MPS of CUDA {} lets every client change the daemon's default limits: such a change is drift, found by the daemon's log and \
-                     restored unless drift_policy is report, and holds for clients that connect meanwhile; a driver from 550 (CUDA 12.4) on refuses it",
-                    self.context.capability.cuda_version()
-                ),
-            )
+            let message = format!(
+                "MPS of CUDA {} lets every client change the daemon's default limits: such a change is drift, found by the daemon's log and \
+                 restored unless drift_policy is report, and holds for clients that connect meanwhile; a driver from 550 (CUDA 12.4) on refuses it",
+                self.context.capability.cuda_version()
+            );
+            ConditionType::AnyUserMaySetDefaults.problem(ConditionReason::OldDriver, message)
         })
     }
 

@@ -30,5 +30,5 @@ pub(crate) fn observe(scopes: &systemd::Scopes, pid: u32, refused: Option<&str>)
 pub(crate) fn condition(scopes: &systemd::Scopes, isolation: &Isolation) -> Option<Condition> {
     let reason = isolation.reason.clone()?;
     matches!(scopes, systemd::Scopes::Available { .. })
-        .then(|| Condition::new(ConditionType::NotIsolated, true, ConditionReason::NoScope, reason))
+        .then(|| ConditionType::NotIsolated.problem(ConditionReason::NoScope, reason))
 }

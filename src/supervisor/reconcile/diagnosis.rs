@@ -17,47 +17,42 @@ const NAMED: usize = 4;
 
 /// Diagnoses the outcome of a poll; `None` if everything was read.
 pub(crate) fn name(outcome: &PollOutcome, evidence: &DiagnosisEvidence) -> Option<Blocker> {
-    if matches!(outcome, PollOutcome::Seen(_)) {
-        return None;
-    }
-    let poll_failure = |reason, message| Some(Blocker { reason, message });
-    if let Pipes::Lost(what) = &evidence.pipes {
-        return poll_failure(ConditionReason::PipeDirectoryLost, pipes_lost(what));
-    }
-    match outcome {
-        PollOutcome::Seen(_) => None,
-        PollOutcome::Mute(why) if evidence.callers.is_empty() => {
-            poll_failure(ConditionReason::ControlProgramFailed, mute(why))
+    let (reason, message) = match (outcome, &evidence.pipes) {
+        (PollOutcome::Seen(_), _) => return None,
+        (_, Pipes::Lost(what)) => (ConditionReason::PipeDirectoryLost, pipes_lost(what)),
+        (PollOutcome::Mute(why), _) if evidence.callers.is_empty() => {
+            (ConditionReason::ControlProgramFailed, mute(why))
         }
-        PollOutcome::Misbehaved(what) => {
-            poll_failure(ConditionReason::ControlProgramFailed, misbehaved(what))
+        (PollOutcome::Misbehaved(what), _) => (ConditionReason::ControlProgramFailed, misbehaved(what)),
+        (PollOutcome::Busy(why) | PollOutcome::Mute(why), _) if evidence.held.is_empty() => {
+            (ConditionReason::OthersInterfere, interfering(why, evidence))
         }
-        PollOutcome::Busy(why) | PollOutcome::Mute(why) if evidence.held.is_empty() => {
-            poll_failure(ConditionReason::OthersInterfere, interfering(why, evidence))
+        (PollOutcome::Busy(why) | PollOutcome::Mute(why), _) => {
+            (ConditionReason::SessionHeldOpen, held_open(why, evidence))
         }
-        PollOutcome::Busy(why) | PollOutcome::Mute(why) => {
-            poll_failure(ConditionReason::SessionHeldOpen, held_open(why, evidence))
+        (PollOutcome::Unanswered(_), _) if evidence.shows_hung_server() => {
+            (ConditionReason::ServerHangs, server_hangs(evidence))
         }
-        PollOutcome::Unanswered(_) if evidence.shows_hung_server() => {
-            poll_failure(ConditionReason::ServerHangs, server_hangs(evidence))
-        }
-        PollOutcome::Unanswered(command) => poll_failure(ConditionReason::Wedged, wedged(command, evidence)),
-        PollOutcome::Unreadable(why) => poll_failure(
-            ConditionReason::Unreadable,
-            format!(
-                "its answer could not be understood, so nothing is concluded from it: {why}; should it stay, compare the version \
-                 of nvidia-cuda-mps-control with those in docs/hardware.md"
-            ),
-        ),
-        PollOutcome::NoFiles(why) => poll_failure(
-            ConditionReason::FilesExhausted,
-            format!(
-                "no control process can be started: {why}; raise LimitNOFILE of the manager's unit, or fs.file-max for the whole \
-                 host, or end what holds so many files"
-            ),
-        ),
-        PollOutcome::NotRun(why) => poll_failure(ConditionReason::ControlProgramFailed, why.clone()),
-    }
+        (PollOutcome::Unanswered(command), _) => (ConditionReason::Wedged, wedged(command, evidence)),
+        (PollOutcome::Unreadable(why), _) => (ConditionReason::Unreadable, unreadable(why)),
+        (PollOutcome::NoFiles(why), _) => (ConditionReason::FilesExhausted, no_files(why)),
+        (PollOutcome::NotRun(why), _) => (ConditionReason::ControlProgramFailed, why.clone()),
+    };
+    Some(Blocker { reason, message })
+}
+
+fn unreadable(why: &str) -> String {
+    format!(
+        "its answer could not be understood, so nothing is concluded from it: {why}; should it stay, compare the version \
+         of nvidia-cuda-mps-control with those in docs/hardware.md"
+    )
+}
+
+fn no_files(why: &str) -> String {
+    format!(
+        "no control process can be started: {why}; raise LimitNOFILE of the manager's unit, or fs.file-max for the whole \
+         host, or end what holds so many files"
+    )
 }
 
 /// Describes the consequences of a lost pipe directory, and the remedy.

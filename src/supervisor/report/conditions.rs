@@ -82,35 +82,24 @@ fn conditions(
 ) -> Vec<Condition> {
     let mut conditions = vec![ready(state, desired, phase)];
     if state.needs_restart(desired) {
-        conditions.push(Condition::new(
-            ConditionType::RestartRequired,
-            true,
-            ConditionReason::RestartRequired,
-            format!(
-                "its GPUs, its users or its mode were changed after it started: it is replaced as soon as no client is connected, \
-                 or at once by `mps-manager daemon restart {}`",
-                desired.name
-            ),
-        ));
+        let message = format!(
+            "its GPUs, its users or its mode were changed after it started: it is replaced as soon as no client is connected, \
+             or at once by `mps-manager daemon restart {}`",
+            desired.name
+        );
+        conditions.push(ConditionType::RestartRequired.problem(ConditionReason::RestartRequired, message));
     }
     conditions.extend(cordoned(desired));
     if desired.gpus.len() > 1 {
-        conditions.push(Condition::new(
-            ConditionType::LimitsEscapable,
-            true,
-            ConditionReason::SeveralGpus,
-            "a client escapes the server's memory limits by setting CUDA_VISIBLE_DEVICES, since this daemon has several \
-             GPUs; one daemon a GPU closes that way",
-        ));
+        let message = "a client escapes the server's memory limits by setting CUDA_VISIBLE_DEVICES, since this daemon has several \
+                       GPUs; one daemon a GPU closes that way";
+        conditions.push(ConditionType::LimitsEscapable.problem(ConditionReason::SeveralGpus, message));
     }
     let faulty = state.seen.iter().flat_map(|seen| &seen.servers).filter(|server| server.is_faulty());
     for server in faulty {
-        conditions.push(Condition::new(
-            ConditionType::ServerFault,
-            true,
-            ConditionReason::AwaitingClientExit,
-            server_fault(server),
-        ));
+        conditions.push(
+            ConditionType::ServerFault.problem(ConditionReason::AwaitingClientExit, server_fault(server)),
+        );
     }
     // A failure that others cause is over at once and recurs with them: it is reported for a while.
     let is_recent = |failure: &&Blocker| {
@@ -119,12 +108,7 @@ fn conditions(
                 && now - state.failed_at < SHOWN_MS)
     };
     if let Some(failure) = state.last_failure.as_ref().filter(is_recent) {
-        conditions.push(Condition::new(
-            ConditionType::LastFailure,
-            true,
-            failure.reason,
-            failure.message.clone(),
-        ));
+        conditions.push(ConditionType::LastFailure.problem(failure.reason, failure.message.clone()));
     }
     if let Some(replaced) = state.replaced.as_ref().filter(|replaced| now - replaced.at < SHOWN_MS) {
         let kind =
@@ -134,15 +118,12 @@ fn conditions(
     conditions.extend(drift(state, desired, now));
     conditions.extend(state.queue.iter().map(|queue| waiting(desired, queue)));
     if let Some(room) = state.shortages.log_room {
-        conditions.push(Condition::new(
-            ConditionType::LogDiskFull,
-            true,
-            ConditionReason::DiskFull,
-            log_disk_full(log_directory, room),
-        ));
+        conditions.push(
+            ConditionType::LogDiskFull.problem(ConditionReason::DiskFull, log_disk_full(log_directory, room)),
+        );
     }
     conditions.extend(state.shortages.files.iter().map(|files| {
-        Condition::new(ConditionType::FileDescriptorsLow, true, ConditionReason::NearLimit, files.to_string())
+        ConditionType::FileDescriptorsLow.problem(ConditionReason::NearLimit, files.to_string())
     }));
     conditions
 }
@@ -165,7 +146,7 @@ fn cordoned(desired: &Desired) -> Option<Condition> {
         ),
         None => return None,
     };
-    Some(Condition::new(ConditionType::Schedulable, false, reason, message))
+    Some(ConditionType::Schedulable.problem(reason, message))
 }
 
 /// Reports settings that others changed: while they differ, and for a while after they were restored.
@@ -213,18 +194,14 @@ fn waiting(desired: &Desired, queue: &Waiting) -> Condition {
     } else {
         "they are of no tenant's user, so leave the clients to their work (`mps-manager incident list --kind foreign_user`)"
     };
-    Condition::new(
-        ConditionType::UsersWaiting,
-        true,
-        ConditionReason::ServesAnotherUser,
-        format!(
-            "processes {} of uid {} wait until the clients of uid {} are gone ({clients}; server {}): {end}",
-            list(&waiting),
-            queue.uid,
-            behind.uid,
-            behind.server
-        ),
-    )
+    let message = format!(
+        "processes {} of uid {} wait until the clients of uid {} are gone ({clients}; server {}): {end}",
+        list(&waiting),
+        queue.uid,
+        behind.uid,
+        behind.server
+    );
+    ConditionType::UsersWaiting.problem(ConditionReason::ServesAnotherUser, message)
 }
 
 fn ready(state: &DaemonReconciler, desired: &Desired, phase: Phase) -> Condition {

@@ -31,21 +31,14 @@ impl LayoutReconciler {
 pub fn conditions(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Vec<Condition> {
     let mut conditions = Vec::new();
     if let Some(failure) = &layout.failure {
-        conditions.push(Condition::new(
-            ConditionType::Layout,
-            false,
-            failure.reason(),
-            failure.message.clone(),
-        ));
+        conditions.push(ConditionType::Layout.problem(failure.reason(), failure.message.clone()));
     }
     conditions.extend(drifted(daemon, layout, now));
     if !layout.degraded.is_empty() {
-        conditions.push(Condition::new(
-            ConditionType::PartitionsDegraded,
-            true,
-            ConditionReason::OtherIds,
-            joined(&layout.degraded, "; "),
-        ));
+        conditions.push(
+            ConditionType::PartitionsDegraded
+                .problem(ConditionReason::OtherIds, joined(&layout.degraded, "; ")),
+        );
     }
     conditions
 }
@@ -71,12 +64,7 @@ fn drifted(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Option<Condi
             (None, _) => "it is being restored".to_owned(),
         };
         let message = say(&layout.drift, &done);
-        return Some(Condition::new(
-            ConditionType::PartitionsDrifted,
-            true,
-            ConditionReason::ChangedByOthers,
-            message,
-        ));
+        return Some(ConditionType::PartitionsDrifted.problem(ConditionReason::ChangedByOthers, message));
     }
     let at = seen.last_at.filter(|at| now - at < SHOWN_MS)?;
     let (reason, done) = match seen.repaired_at {
