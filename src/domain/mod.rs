@@ -24,6 +24,7 @@ pub mod device_memory_limit;
 pub mod difference;
 pub mod drift;
 pub mod duration;
+pub mod edges;
 mod effective;
 pub mod environment;
 pub mod event;

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::client::ClientId;
+use crate::edges::Edges;
 use crate::event::{DomainEvent, MemoryBreach};
 use crate::memory::MIB;
 use crate::resolution::context_bytes;
@@ -17,8 +18,6 @@ use crate::{DaemonName, GpuUuid, TenantName};
 
 /// Memory that a client may hold beyond its limit and its context, in bytes.
 pub const MARGIN: u64 = 64 * MIB;
-/// Number of readings in a row that have to show a breach.
-const READINGS: u8 = 2;
 
 /// Error of a process's start time, in milliseconds: it may seem earlier than it was, since the kernel states the boot time in whole
 /// seconds.
@@ -75,6 +74,12 @@ impl MemoryUse {
     fn is_beyond(&self, limit: u64) -> bool {
         self.used > limit.saturating_add(context_bytes(self.sms)).saturating_add(MARGIN)
     }
+
+    /// Returns the breach of this limit.
+    fn breach(&self, limit: u64) -> MemoryBreach {
+        let Self { daemon, client, tenant, program, gpu, used, .. } = self.clone();
+        MemoryBreach { daemon, client, tenant, program, gpu, used, limit }
+    }
 }
 
 /// Tracks clients that are beyond their limits.
@@ -82,10 +87,10 @@ impl MemoryUse {
 pub struct BreachTracker {
     /// The limit in bytes that each client was started with, where it is known.
     limits: BTreeMap<(ClientId, GpuUuid), u64>,
-    /// Number of readings in a row in which each client was beyond its limit.
-    suspected: BTreeMap<(ClientId, GpuUuid), u8>,
+    /// Clients that the last reading, and none before it, showed beyond their limits.
+    suspected: BTreeSet<(ClientId, GpuUuid)>,
     /// Breaches that an event has reported.
-    reported: BTreeMap<(ClientId, GpuUuid), MemoryBreach>,
+    reported: Edges<(ClientId, GpuUuid), MemoryBreach>,
 }
 
 impl BreachTracker {
@@ -97,58 +102,36 @@ impl BreachTracker {
 
     /// Returns the GPUs on which clients were seen beyond their limits once, which have to be read again.
     pub fn suspected_on(&self) -> BTreeSet<GpuUuid> {
-        self.suspected.keys().map(|(_, gpu)| gpu.clone()).collect()
+        self.suspected.iter().map(|(_, gpu)| gpu.clone()).collect()
     }
 
     /// Takes the present memory of every client, and returns the breaches that began or ended.
     pub fn observe(&mut self, uses: &[MemoryUse]) -> Vec<DomainEvent> {
-        let present: BTreeSet<(ClientId, GpuUuid)> =
-            uses.iter().map(|one| (one.client, one.gpu.clone())).collect();
-        self.limits.retain(|key, _| present.contains(key));
-        let (mut over, mut unknown) = (Vec::new(), BTreeSet::new());
+        let (mut limits, mut suspected, mut breaches) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
         for one in uses {
             let key = (one.client, one.gpu.clone());
+            let reported = self.reported.known().get(&key).cloned();
             let Some(limit) = self.limits.get(&key).copied().or_else(|| one.limit.at_start()) else {
-                unknown.insert(key);
+                // What an earlier manager reported stays until it is seen to be over.
+                breaches.extend(reported.map(|breach| (key, breach)));
                 continue;
             };
-            self.limits.insert(key, limit);
-            if one.is_beyond(limit) {
-                over.push((one, limit));
-            }
-        }
-        let keys: BTreeSet<(ClientId, GpuUuid)> =
-            over.iter().map(|(one, _)| (one.client, one.gpu.clone())).collect();
-        let mut events = Vec::new();
-        // What an earlier manager reported stays until it is seen to be over.
-        let ended = |key: &(ClientId, GpuUuid)| !keys.contains(key) && !unknown.contains(key);
-        for key in self.reported.keys().filter(|key| ended(key)).cloned().collect::<Vec<_>>() {
-            events.extend(self.reported.remove(&key).map(DomainEvent::BreachEnded));
-        }
-        self.suspected.retain(|key, _| keys.contains(key));
-        for (one, limit) in over {
-            let key = (one.client, one.gpu.clone());
-            if self.reported.contains_key(&key) {
+            limits.insert(key.clone(), limit);
+            if !one.is_beyond(limit) {
                 continue;
             }
-            let seen = self.suspected.entry(key.clone()).or_default();
-            *seen = seen.saturating_add(1);
-            if *seen >= READINGS {
-                self.suspected.remove(&key);
-                let breach = MemoryBreach {
-                    daemon: one.daemon.clone(),
-                    client: one.client,
-                    tenant: one.tenant.clone(),
-                    program: one.program.clone(),
-                    gpu: one.gpu.clone(),
-                    used: one.used,
-                    limit,
-                };
-                self.reported.insert(key, breach.clone());
-                events.push(DomainEvent::BreachDetected(breach));
+            let confirmed = reported.or_else(|| self.suspected.contains(&key).then(|| one.breach(limit)));
+            match confirmed {
+                Some(breach) => drop(breaches.insert(key, breach)),
+                None => drop(suspected.insert(key)),
             }
         }
-        events
+        (self.limits, self.suspected) = (limits, suspected);
+        let changes = self.reported.observe(breaches);
+        let ended = changes.ended.into_iter().map(|(_, breach)| DomainEvent::BreachEnded(breach));
+        ended
+            .chain(changes.appeared.into_iter().map(|(_, breach)| DomainEvent::BreachDetected(breach)))
+            .collect()
     }
 }
 

@@ -3,142 +3,115 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::IncidentKind;
 use crate::DaemonName;
 use crate::client::ClientId;
+use crate::edges::Edges;
 use crate::event::DomainEvent;
 use crate::exposure::SocketExposure;
 use crate::foreign_owner::SharingDaemon;
 use crate::foreign_user::ForeignUser;
 
-/// A process beside a daemon that is reported for as long as it is there.
-pub trait Intruder: Clone {
-    /// True if one sighting is not enough: a process that an engine starts has the host's mounts for a moment, until it has changed into
-    /// its container.
-    const IS_SEEN_TWICE: bool;
-    /// Returns its process.
-    fn process(&self) -> ClientId;
-    /// Returns true if the process is not connected yet. It is reported again once it is.
-    fn waits(&self) -> bool {
-        false
-    }
-    /// Returns the event for processes that are there now and differ from those reported before.
-    fn appeared(daemon: DaemonName, present: Vec<Self>) -> DomainEvent;
-    /// Returns the event for a daemon that has no such process any longer.
-    fn ended(daemon: DaemonName) -> DomainEvent;
-}
-
-impl Intruder for SocketExposure {
-    const IS_SEEN_TWICE: bool = true;
-
-    fn process(&self) -> ClientId {
-        self.process
-    }
-
-    fn appeared(daemon: DaemonName, present: Vec<Self>) -> DomainEvent {
-        DomainEvent::ExposureDetected { daemon, present }
-    }
-
-    fn ended(daemon: DaemonName) -> DomainEvent {
-        DomainEvent::ExposureEnded { daemon }
-    }
-}
-
-impl Intruder for ForeignUser {
-    const IS_SEEN_TWICE: bool = false;
-
-    fn process(&self) -> ClientId {
-        self.process
-    }
-
-    fn waits(&self) -> bool {
-        self.waits
-    }
-
-    fn appeared(daemon: DaemonName, present: Vec<Self>) -> DomainEvent {
-        DomainEvent::ForeignUserAppeared { daemon, present }
-    }
-
-    fn ended(daemon: DaemonName) -> DomainEvent {
-        DomainEvent::ForeignUserEnded { daemon }
-    }
-}
-
-impl Intruder for SharingDaemon {
-    const IS_SEEN_TWICE: bool = false;
-
-    fn process(&self) -> ClientId {
-        self.process
-    }
-
-    fn appeared(daemon: DaemonName, present: Vec<Self>) -> DomainEvent {
-        DomainEvent::ForeignDaemonAppeared { daemon, present }
-    }
-
-    fn ended(daemon: DaemonName) -> DomainEvent {
-        DomainEvent::ForeignDaemonEnded { daemon }
-    }
-}
-
-/// A process, with true if it waits.
+/// A process, with true if it is not connected yet: it is reported again once it is.
 type Reported = (ClientId, bool);
 
-/// Tracks the intruders that have been reported, by daemon.
-#[derive(Debug, Clone, Default)]
-pub struct IntruderTracker {
-    reported: BTreeMap<DaemonName, BTreeSet<Reported>>,
+/// A kind of processes that are reported for as long as they are beside a daemon.
+#[derive(Debug)]
+pub struct IntruderKind<I> {
+    /// Kind of their incidents.
+    pub incident: IncidentKind,
+    /// True if one sighting is not enough: a process that an engine starts has the host's mounts for a moment, until it has changed into
+    /// its container.
+    is_seen_twice: bool,
+    process: fn(&I) -> Reported,
+    /// Event for processes that are there now and differ from those reported before.
+    appeared: fn(DaemonName, Vec<I>) -> DomainEvent,
+    /// Event for a daemon that has no such process any longer.
+    ended: fn(DaemonName) -> DomainEvent,
+}
+
+/// Processes that have a daemon's own directory mounted.
+pub static EXPOSURES: IntruderKind<SocketExposure> = IntruderKind {
+    incident: IncidentKind::SocketExposed,
+    is_seen_twice: true,
+    process: |one| (one.process, false),
+    appeared: |daemon, present| DomainEvent::ExposureDetected { daemon, present },
+    ended: |daemon| DomainEvent::ExposureEnded { daemon },
+};
+
+/// Processes of users who are no tenant's.
+pub static FOREIGN_USERS: IntruderKind<ForeignUser> = IntruderKind {
+    incident: IncidentKind::ForeignUser,
+    is_seen_twice: false,
+    process: |one| (one.process, one.waits),
+    appeared: |daemon, present| DomainEvent::ForeignUserAppeared { daemon, present },
+    ended: |daemon| DomainEvent::ForeignUserEnded { daemon },
+};
+
+/// Control daemons that serve a daemon's GPUs.
+pub static SHARING: IntruderKind<SharingDaemon> = IntruderKind {
+    incident: IncidentKind::GpuShared,
+    is_seen_twice: false,
+    process: |one| (one.process, false),
+    appeared: |daemon, present| DomainEvent::ForeignDaemonAppeared { daemon, present },
+    ended: |daemon| DomainEvent::ForeignDaemonEnded { daemon },
+};
+
+/// Tracks the intruders of one kind that have been reported, by daemon.
+#[derive(Debug, Clone)]
+pub struct IntruderTracker<I: 'static> {
+    kind: &'static IntruderKind<I>,
+    reported: Edges<DaemonName, BTreeSet<Reported>>,
     /// The processes that were there at the last observation.
     seen: BTreeSet<ClientId>,
 }
 
-impl IntruderTracker {
+impl<I: Clone> IntruderTracker<I> {
     /// Creates a tracker that knows of the processes that an earlier manager reported.
-    pub fn with(reported: impl IntoIterator<Item = (DaemonName, BTreeSet<ClientId>)>) -> Self {
+    pub fn of(
+        kind: &'static IntruderKind<I>,
+        reported: impl IntoIterator<Item = (DaemonName, BTreeSet<ClientId>)>,
+    ) -> Self {
         let connected = |all: BTreeSet<ClientId>| all.into_iter().map(|process| (process, false)).collect();
-        let reported = reported.into_iter().map(|(daemon, all)| (daemon, connected(all)));
-        Self { reported: reported.collect(), ..Self::default() }
+        let reported = reported.into_iter().map(|(daemon, all)| (daemon, connected(all))).collect();
+        Self { kind, reported, seen: BTreeSet::new() }
     }
 
     /// Takes the processes that are there now, with an entry for each existing daemon, and returns the changes to report. Unless the
     /// search `is_complete`, processes that were not found may still be there.
-    pub fn observe<I: Intruder>(
-        &mut self,
-        now: &BTreeMap<DaemonName, Vec<I>>,
-        is_complete: bool,
-    ) -> Vec<DomainEvent> {
-        // The incident of a daemon that is gone ended with it.
-        self.reported.retain(|daemon, _| now.contains_key(daemon));
-        let mut events = Vec::new();
-        let all = now.values().flatten().map(Intruder::process).collect();
+    pub fn observe(&mut self, now: &BTreeMap<DaemonName, Vec<I>>, is_complete: bool) -> Vec<DomainEvent> {
+        let kind = self.kind;
+        let all = now.values().flatten().map(|one| (kind.process)(one).0).collect();
         let seen = std::mem::replace(&mut self.seen, all);
-        for (daemon, present) in now {
-            let reported = self.reported.get(daemon);
+        let (mut present, mut processes) = (BTreeMap::new(), BTreeMap::new());
+        for (daemon, found) in now {
+            let reported = self.reported.known().get(daemon);
             let counts = |one: &&I| {
-                let process = one.process();
-                !I::IS_SEEN_TWICE
-                    || seen.contains(&process)
-                    || reported.is_some_and(|known| known.contains(&(process, one.waits())))
+                let process = (kind.process)(one);
+                !kind.is_seen_twice
+                    || seen.contains(&process.0)
+                    || reported.is_some_and(|known| known.contains(&process))
             };
-            let present: Vec<I> = present.iter().filter(counts).cloned().collect();
-            let processes: BTreeSet<Reported> =
-                present.iter().map(|one| (one.process(), one.waits())).collect();
-            let is_reported = match self.reported.get(daemon) {
-                None => processes.is_empty(),
-                Some(before) if is_complete => !processes.is_empty() && *before == processes,
-                Some(before) => processes.is_subset(before),
-            };
-            if is_reported {
-                continue;
+            let found: Vec<I> = found.iter().filter(counts).cloned().collect();
+            let here: BTreeSet<Reported> = found.iter().map(kind.process).collect();
+            match reported {
+                Some(before) if !is_complete && here.is_subset(before) => {
+                    processes.insert(daemon.clone(), before.clone());
+                }
+                _ if !here.is_empty() => drop(processes.insert(daemon.clone(), here)),
+                _ => {}
             }
-            let daemon = daemon.clone();
-            if processes.is_empty() {
-                self.reported.remove(&daemon);
-                events.push(I::ended(daemon));
-            } else {
-                self.reported.insert(daemon.clone(), processes);
-                events.push(I::appeared(daemon, present));
-            }
+            present.insert(daemon, found);
         }
-        events
+        let changes = self.reported.observe(processes);
+        // The incident of a daemon that is gone ended with it.
+        let ended = changes.ended.into_iter().filter(|(daemon, _)| now.contains_key(daemon));
+        let ended = ended.map(|(daemon, _)| (kind.ended)(daemon));
+        let reported = changes.appeared.into_iter().chain(changes.changed).map(|(daemon, _)| {
+            let present = present.remove(&daemon).unwrap_or_default();
+            (kind.appeared)(daemon, present)
+        });
+        ended.chain(reported).collect()
     }
 }
 
@@ -168,7 +141,11 @@ mod tests {
     }
 
     /// Returns the events of two observations of the same processes.
-    fn twice(tracker: &mut IntruderTracker, pids: &[u32], is_complete: bool) -> Vec<DomainEvent> {
+    fn twice(
+        tracker: &mut IntruderTracker<SocketExposure>,
+        pids: &[u32],
+        is_complete: bool,
+    ) -> Vec<DomainEvent> {
         let mut events = tracker.observe(&having(pids), is_complete);
         events.extend(tracker.observe(&having(pids), is_complete));
         events
@@ -176,7 +153,7 @@ mod tests {
 
     #[test]
     fn each_change_is_reported_once() {
-        let mut tracker = IntruderTracker::default();
+        let mut tracker = IntruderTracker::of(&EXPOSURES, []);
         assert!(tracker.observe(&having(&[]), true).is_empty());
         assert_eq!(kinds(&twice(&mut tracker, &[7], true)), [EventType::ExposureDetected]);
         assert!(tracker.observe(&having(&[7]), true).is_empty());
@@ -193,7 +170,7 @@ mod tests {
 
     #[test]
     fn container_that_is_being_made_is_no_exposure() {
-        let mut tracker = IntruderTracker::default();
+        let mut tracker = IntruderTracker::of(&EXPOSURES, []);
         for pids in [&[7][..], &[], &[8], &[9], &[]] {
             assert!(tracker.observe(&having(pids), true).is_empty(), "{pids:?}");
         }
@@ -209,7 +186,7 @@ mod tests {
             let user = ForeignUser { process, uid: 33, program: None, waits };
             BTreeMap::from([(daemon("gpu0"), vec![user])])
         };
-        let mut tracker = IntruderTracker::default();
+        let mut tracker = IntruderTracker::of(&FOREIGN_USERS, []);
         for waits in [true, false, true] {
             let events = tracker.observe(&at(waits), true);
             let [DomainEvent::ForeignUserAppeared { present, .. }] = events.as_slice() else {
@@ -222,7 +199,7 @@ mod tests {
 
     #[test]
     fn incomplete_search_ends_nothing() {
-        let mut tracker = IntruderTracker::default();
+        let mut tracker = IntruderTracker::of(&EXPOSURES, []);
         assert!(tracker.observe(&having(&[]), false).is_empty());
         assert_eq!(kinds(&twice(&mut tracker, &[7, 9], false)), [EventType::ExposureDetected]);
         assert!(tracker.observe(&having(&[9]), false).is_empty());
@@ -233,17 +210,17 @@ mod tests {
     #[test]
     fn exposure_without_recorded_process_ends() {
         // An incident keeps a limited number of processes.
-        let mut tracker = IntruderTracker::with([(daemon("gpu0"), BTreeSet::new())]);
+        let mut tracker = IntruderTracker::of(&EXPOSURES, [(daemon("gpu0"), BTreeSet::new())]);
         assert_eq!(kinds(&tracker.observe(&having(&[]), true)), [EventType::ExposureEnded]);
     }
 
     #[test]
     fn exposure_of_an_earlier_manager_ends() {
         let process = ClientId { pid: 7, start_time: 1 };
-        let mut tracker = IntruderTracker::with([(daemon("gpu0"), BTreeSet::from([process]))]);
+        let mut tracker = IntruderTracker::of(&EXPOSURES, [(daemon("gpu0"), BTreeSet::from([process]))]);
         assert!(tracker.observe(&having(&[7]), true).is_empty());
         let mut gone = tracker.clone();
-        assert!(gone.observe::<SocketExposure>(&BTreeMap::new(), true).is_empty(), "the daemon is deleted");
+        assert!(gone.observe(&BTreeMap::new(), true).is_empty(), "the daemon is deleted");
         assert_eq!(kinds(&tracker.observe(&having(&[]), true)), [EventType::ExposureEnded]);
     }
 }

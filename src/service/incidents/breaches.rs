@@ -7,12 +7,11 @@ use std::time::Duration;
 use crate::domain::event::{DomainEvent, MemoryBreach};
 use crate::domain::gpu::GpuProcess;
 use crate::domain::incident::breach::{BreachTracker, LimitEvidence, MemoryUse};
-use crate::domain::incident::{IncidentKind, IncidentTopic};
+use crate::domain::incident::{Incident, IncidentKind, IncidentTopic};
 use crate::domain::{DaemonName, GpuUuid, MemoryLimit};
 use crate::gpu::Inventory;
 use crate::host::process::program_of;
 use crate::service::{Backend, ServiceError};
-use crate::store::{self, StoreError};
 
 /// Pause in which further readings are waited for.
 const TOGETHER: Duration = Duration::from_millis(50);
@@ -22,13 +21,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 impl Backend {
     /// Looks for clients beyond their limits whenever they hold something else, and at intervals, for as long as the store is open.
     pub async fn watch_breaches(self: Arc<Self>, every: Duration) {
-        let mut tracker = match self.reported_breaches().await {
-            Ok(reported) => BreachTracker::with(reported),
-            Err(error) => {
-                tracing::warn!(%error, "the breaches that an earlier manager reported could not be read");
-                BreachTracker::default()
-            }
-        };
+        let mut tracker = BreachTracker::with(self.reported_breaches().await);
         let mut readings = self.parts.fleet.context().memory_readings.subscribe();
         let mut sms = BTreeMap::new();
         loop {
@@ -36,21 +29,10 @@ impl Backend {
             // What several daemons read at about the same time is compared once.
             tokio::time::sleep(TOGETHER).await;
             readings.mark_unchanged();
-            if self.is_read_only() || self.parts.store.is_sealed() {
-                continue;
-            }
             let mut next = tracker.clone();
-            let events = match self.compare_memory(&mut next, &mut sms).await {
-                Ok(events) => events,
-                Err(error) => {
-                    tracing::debug!(%error, "the memory of clients could not be compared with their limits");
-                    continue;
-                }
-            };
-            match self.append_events(events).await {
-                Ok(()) => tracker = next,
-                Err(StoreError::Closed) => return,
-                Err(error) => tracing::warn!(%error, "a breach of a memory limit could not be recorded"),
+            let compare = async { Ok((self.compare_memory(&mut next, &mut sms).await?, next)) };
+            if !self.record_changes(&mut tracker, "a breach of a memory limit", compare).await {
+                return;
             }
         }
     }
@@ -84,43 +66,22 @@ impl Backend {
         Ok(events)
     }
 
-    /// Writes events that were found, all or none.
-    pub(super) async fn append_events(&self, events: Vec<DomainEvent>) -> Result<(), StoreError> {
-        if events.is_empty() {
-            return Ok(());
-        }
-        let clock = self.parts.clock;
-        self.parts
-            .store
-            .commit(move |db| {
-                Box::pin(async move {
-                    for event in events {
-                        store::events::append(&mut *db, &event.into(), clock.unix_ms()).await?;
-                    }
-                    Ok(())
-                })
-            })
-            .await
-    }
-
     /// The breaches that are reported and not over.
-    async fn reported_breaches(&self) -> Result<Vec<MemoryBreach>, StoreError> {
-        let open = store::incidents::open(&mut *self.parts.store.read().await?).await?;
-        let breach = |incident: crate::domain::incident::Incident| match incident.topic {
-            IncidentTopic::Client { client, operation: None } if incident.kind == IncidentKind::Breach => {
-                Some(MemoryBreach {
-                    daemon: incident.daemon,
-                    client,
-                    tenant: incident.suspects.first().and_then(|suspect| suspect.tenant.clone()),
-                    program: incident.suspects.first().and_then(|suspect| suspect.program.clone()),
-                    gpu: incident.gpus.first()?.clone(),
-                    used: 0,
-                    limit: 0,
-                })
-            }
-            _ => None,
+    async fn reported_breaches(&self) -> Vec<MemoryBreach> {
+        let breach = |incident: Incident| {
+            let IncidentTopic::Client { client, operation: None } = incident.topic else { return None };
+            let suspect = incident.suspects.into_iter().next();
+            Some(MemoryBreach {
+                daemon: incident.daemon,
+                client,
+                tenant: suspect.as_ref().and_then(|suspect| suspect.tenant.clone()),
+                program: suspect.and_then(|suspect| suspect.program),
+                gpu: incident.gpus.into_iter().next()?,
+                used: 0,
+                limit: 0,
+            })
         };
-        Ok(open.into_iter().filter_map(|stored| breach(stored.incident)).collect())
+        self.open_incidents(IncidentKind::Breach).await.into_iter().filter_map(breach).collect()
     }
 
     /// Returns the memory that each client with a limit holds on each GPU, beside the limit: that of its tenant, or without a tenant that

@@ -7,13 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::DaemonName;
-use crate::domain::client::ClientId;
 use crate::domain::exposure::SocketExposure;
-use crate::domain::incident::IncidentKind;
-use crate::domain::incident::intruders::IntruderTracker;
+use crate::domain::incident::intruders::EXPOSURES;
 use crate::host;
 use crate::service::{Backend, ServiceError};
-use crate::store::{self, StoreError};
+use crate::store;
 use crate::supervisor::{ExposedDirectory, exposed_directories};
 
 /// The longest program or path that is kept, in characters: they are other people's to choose.
@@ -31,49 +29,26 @@ struct SocketSearch {
 impl Backend {
     /// Looks for them at intervals, for as long as the store is open.
     pub async fn watch_exposures(self: Arc<Self>, every: Duration) {
-        let mut tracker = self.reported_intruders(IncidentKind::SocketExposed).await;
+        let mut tracker = self.reported_intruders(&EXPOSURES).await;
         // Each is logged once.
         let mut unresolved = BTreeSet::new();
         loop {
             tokio::time::sleep(every).await;
-            if self.is_read_only() || self.parts.store.is_sealed() {
-                continue;
-            }
-            let search = match self.exposures().await {
-                Ok(search) => search,
-                Err(error) => {
-                    tracing::debug!(%error, "containers could not be searched for daemons' own directories");
-                    continue;
-                }
-            };
-            for (pipe, error) in &search.unresolved {
-                if unresolved.insert(pipe.clone()) {
-                    tracing::warn!(pipe = %pipe.display(), %error, "this pipe directory cannot be searched for in containers");
-                }
-            }
-            unresolved.retain(|pipe| search.unresolved.iter().any(|(still, _)| still == pipe));
             let mut next = tracker.clone();
-            let events = next.observe(&search.found, search.is_complete);
-            match self.append_events(events).await {
-                Ok(()) => tracker = next,
-                Err(StoreError::Closed) => return,
-                Err(error) => tracing::warn!(%error, "an exposed socket could not be recorded"),
+            let search = async {
+                let search = self.exposures().await?;
+                for (pipe, error) in &search.unresolved {
+                    if unresolved.insert(pipe.clone()) {
+                        tracing::warn!(pipe = %pipe.display(), %error, "this pipe directory cannot be searched for in containers");
+                    }
+                }
+                unresolved.retain(|pipe| search.unresolved.iter().any(|(still, _)| still == pipe));
+                Ok((next.observe(&search.found, search.is_complete), next))
+            };
+            if !self.record_changes(&mut tracker, "an exposed socket", search).await {
+                return;
             }
         }
-    }
-
-    /// The processes of open incidents of a kind, which an earlier manager reported.
-    pub(super) async fn reported_intruders(&self, kind: IncidentKind) -> IntruderTracker {
-        let open = async { store::incidents::open(&mut *self.parts.store.read().await?).await }.await;
-        let open = open.unwrap_or_else(|error: StoreError| {
-            tracing::warn!(%error, ?kind, "what an earlier manager reported could not be read");
-            Vec::new()
-        });
-        let of_kind = open.into_iter().map(|stored| stored.incident).filter(|incident| incident.kind == kind);
-        IntruderTracker::with(of_kind.map(|incident| {
-            let present = incident.suspects.into_iter().filter(|suspect| !suspect.has_ended);
-            (incident.daemon, present.filter_map(|suspect| suspect.client).collect::<BTreeSet<ClientId>>())
-        }))
     }
 
     async fn exposures(&self) -> Result<SocketSearch, ServiceError> {

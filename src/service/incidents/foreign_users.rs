@@ -13,11 +13,10 @@ use crate::domain::audit::Target;
 use crate::domain::client::{ClientId, StoppedPolicy};
 use crate::domain::daemon::Daemon;
 use crate::domain::foreign_user::{ForeignUser, ForeignUserPolicy, has_business};
-use crate::domain::incident::IncidentKind;
+use crate::domain::incident::intruders::FOREIGN_USERS;
 use crate::host::process;
 use crate::service::access::context::RequestContext;
 use crate::service::{Backend, Service, ServiceError, WriteOptions};
-use crate::store::StoreError;
 
 /// Interval between two searches: a tenant that is locked out has to be helped within two seconds.
 const EVERY: Duration = Duration::from_millis(500);
@@ -63,30 +62,24 @@ impl Admitted {
 impl Service {
     /// Looks at intervals, for as long as the store is open.
     pub async fn watch_foreign_users(self, backend: Arc<Backend>) {
-        let mut tracker = backend.reported_intruders(IncidentKind::ForeignUser).await;
+        let mut tracker = backend.reported_intruders(&FOREIGN_USERS).await;
         let (mut admitted, began) = (Admitted::default(), backend.parts.clock.unix_ms());
         // Those whose end was requested, and when: a second request soon after would only wait for the first.
         let mut requested: BTreeMap<ClientId, Instant> = BTreeMap::new();
         loop {
             tokio::time::sleep(EVERY).await;
-            if backend.is_read_only() || backend.parts.store.is_sealed() {
-                continue;
-            }
-            let found = match backend.attendance(began).await {
-                Ok(found) => found,
-                Err(error) => {
-                    tracing::debug!(%error, "the users of clients could not be compared with those of tenants");
-                    continue;
-                }
+            let (mut next, mut locking) = (tracker.clone(), None);
+            let compare = async {
+                let found = backend.attendance(began).await?;
+                locking = Some(admitted.observe(found.values()));
+                let present = found.into_iter().map(|(name, at)| (name, at.foreign)).collect();
+                Ok((next.observe(&present, true), next))
             };
-            let locking = admitted.observe(found.values());
-            let mut next = tracker.clone();
-            let present = found.iter().map(|(name, at)| (name.clone(), at.foreign.clone())).collect();
-            match backend.append_events(next.observe(&present, true)).await {
-                Ok(()) => tracker = next,
-                Err(StoreError::Closed) => return,
-                Err(error) => tracing::warn!(%error, "a user who is no tenant's could not be recorded"),
+            if !backend.record_changes(&mut tracker, "a user who is no tenant's", compare).await {
+                return;
             }
+            // What could not be compared says nothing of those whose end was requested.
+            let Some(locking) = locking else { continue };
             requested.retain(|client, at| locking.contains(client) && at.elapsed() < AGAIN);
             for client in locking {
                 if requested.insert(client, Instant::now()).is_none() {

@@ -4,6 +4,7 @@ pub mod breaches;
 pub mod exposures;
 pub mod foreign_users;
 mod presence;
+mod recording;
 pub mod sharing;
 
 use std::collections::BTreeMap;

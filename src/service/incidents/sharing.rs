@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::domain::daemon::DesiredState;
 use crate::domain::foreign_owner::SharingDaemon;
-use crate::domain::incident::IncidentKind;
+use crate::domain::incident::intruders::SHARING;
 use crate::domain::{DaemonName, TenantName};
 use crate::service::Backend;
 use crate::store::{self, StoreError};
@@ -14,24 +14,19 @@ use crate::store::{self, StoreError};
 impl Backend {
     /// Compares after each scan that finds something else, and at intervals, for as long as the store is open.
     pub async fn watch_sharing(self: Arc<Self>, every: Duration) {
-        let mut tracker = self.reported_intruders(IncidentKind::GpuShared).await;
+        let mut tracker = self.reported_intruders(&SHARING).await;
         let scanner = &self.parts.fleet.context().foreign_daemons;
         let mut scans = scanner.subscribe();
         // Before the first scan nothing is known.
         let mut outcome = scans.changed().await;
         while outcome.is_ok() {
-            if !self.is_read_only() && !self.parts.store.is_sealed() {
-                let written = async {
-                    let mut next = tracker.clone();
-                    let is_complete = scanner.knows_all_gpus();
-                    self.append_events(next.observe(&self.sharing().await?, is_complete)).await?;
-                    Ok(next)
-                };
-                match written.await {
-                    Ok(next) => tracker = next,
-                    Err(StoreError::Closed) => return,
-                    Err(error) => tracing::warn!(%error, "a control daemon of others could not be recorded"),
-                }
+            let mut next = tracker.clone();
+            let compare = async {
+                let is_complete = scanner.knows_all_gpus();
+                Ok((next.observe(&self.sharing().await?, is_complete), next))
+            };
+            if !self.record_changes(&mut tracker, "a control daemon of others", compare).await {
+                return;
             }
             // A daemon may have another GPU meanwhile, or another spec.
             outcome = tokio::time::timeout(every, scans.changed()).await.unwrap_or(Ok(()));

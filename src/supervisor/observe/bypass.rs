@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::domain::DaemonName;
 use crate::domain::bypass::{Bypass, describe_bypasses};
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::edges::Edges;
 use crate::domain::event::{DomainEvent, NewEvent};
 use crate::domain::plan::Desired;
 use crate::host::Identity;
@@ -23,15 +24,13 @@ const QUIET_MS: i64 = 60_000;
 /// Processes that use the GPUs of one daemon outside MPS.
 #[derive(Debug, Default)]
 pub(crate) struct Bypasses {
-    present: BTreeMap<(u32, u64), Bypass>,
+    present: Edges<(u32, u64), Bypass>,
     /// Processes that no event has named yet; some may be gone.
-    unnamed: Vec<((u32, u64), Bypass)>,
+    unnamed: Vec<Bypass>,
     /// Number of unnamed processes beyond those.
     further: usize,
     /// Processes that were present when an event last named some.
     reported: BTreeSet<(u32, u64)>,
-    /// Processes that the incident lists as present.
-    in_incident: BTreeSet<(u32, u64)>,
     /// Time of the last event that named some.
     named_at: Option<i64>,
     /// Kind of the event by which the open incident was announced; `None` if none is open.
@@ -59,7 +58,7 @@ impl Bypasses {
 
     /// Returns true if there is nothing to follow and nothing to report.
     pub(crate) fn is_empty(&self) -> bool {
-        self.present.is_empty() && self.unnamed.is_empty()
+        self.present.known().is_empty() && self.unnamed.is_empty()
     }
 
     /// Takes the driver's list while the daemon does not run or its clients are not known: only processes that are known to
@@ -74,7 +73,7 @@ impl Bypasses {
         if self.inherited {
             return Vec::new();
         }
-        now.retain(|identity, _| self.present.contains_key(&(identity.pid, identity.start_time)));
+        now.retain(|identity, _| self.present.known().contains_key(&(identity.pid, identity.start_time)));
         self.observe(daemon, now, at)
     }
 
@@ -87,28 +86,18 @@ impl Bypasses {
     ) -> Vec<NewEvent> {
         let now: BTreeMap<(u32, u64), Bypass> =
             now.into_iter().map(|(identity, bypass)| ((identity.pid, identity.start_time), bypass)).collect();
-        for (process, bypass) in now.iter().filter(|(process, _)| !self.present.contains_key(process)) {
-            if self.unnamed.len() < UNNAMED {
-                self.unnamed.push((*process, bypass.clone()));
-            } else {
-                self.further += 1;
-            }
-        }
-        self.present = now;
+        let changes = self.present.observe(now);
+        let room = UNNAMED.saturating_sub(self.unnamed.len());
+        let appeared: Vec<Bypass> = changes.appeared.into_iter().map(|(_, bypass)| bypass).collect();
+        self.unnamed.extend(appeared.iter().take(room).cloned());
+        self.further += appeared.len().saturating_sub(room);
         self.inherited = false;
         let quiet = self.named_at.is_some_and(|before| (before..before + QUIET_MS).contains(&at));
-        let here: BTreeSet<(u32, u64)> = self.present.keys().copied().collect();
-        let present = || self.present.values().cloned().collect::<Vec<_>>();
-        let appeared: Vec<Bypass> = self
-            .present
-            .iter()
-            .filter(|(key, _)| !self.in_incident.contains(key))
-            .map(|(_, one)| one.clone())
-            .collect();
+        let here: BTreeSet<(u32, u64)> = self.present.known().keys().copied().collect();
+        let present = || self.present.known().values().cloned().collect::<Vec<_>>();
         let mut events: Vec<NewEvent> = Vec::new();
         if !self.unnamed.is_empty() && !quiet {
-            let (named, unnamed) = (std::mem::take(&mut self.unnamed), std::mem::take(&mut self.further));
-            let processes = named.into_iter().map(|(_, bypass)| bypass).collect();
+            let (processes, unnamed) = (std::mem::take(&mut self.unnamed), std::mem::take(&mut self.further));
             let (daemon, present) = (daemon.clone(), present());
             events.push(DomainEvent::BypassAppeared { daemon, processes, unnamed, present }.into());
             self.named_at = Some(at);
@@ -123,7 +112,7 @@ impl Bypasses {
             let event = DomainEvent::BypassAppeared { daemon, processes: appeared, unnamed: 0, present };
             events.push(NewEvent { is_quiet: true, ..event.into() });
             self.announced = self.announced.or(Some(Announcement::Quiet));
-        } else if !here.is_empty() && here != self.in_incident {
+        } else if !here.is_empty() && !changes.ended.is_empty() {
             let event = DomainEvent::BypassChanged { daemon: daemon.clone(), present: present() };
             events.push(NewEvent { is_quiet: true, ..event.into() });
         }
@@ -134,18 +123,17 @@ impl Bypasses {
             let event = DomainEvent::BypassEnded { daemon: daemon.clone() };
             events.push(NewEvent { is_quiet: announced == Announcement::Quiet, ..event.into() });
         }
-        self.in_incident = here;
         events
     }
 
     /// Returns the condition for the daemon's status, if such processes are present.
     pub(crate) fn condition(&self, desired: &Desired) -> Option<Condition> {
-        if self.present.is_empty() {
+        if self.present.known().is_empty() {
             return None;
         }
         let remedy = match desired.compute_mode {
             Some(crate::domain::gpu::ComputeMode::ExclusiveProcess) => "end them",
-            _ if self.present.values().any(|process| process.missing_pipe.is_some()) => {
+            _ if self.present.known().values().any(|process| process.missing_pipe.is_some()) => {
                 "end them and start them with `mps-manager run`, or if they are in a container, hand the tenant's directory to it (`mps-manager \
                  env TENANT --format` with docker, apptainer, cdi or what starts it), as the tenant's user or one who is added (`mps-manager \
                  daemon set NAME --user UID`), or set the daemon's compute_mode to exclusive_process, \
@@ -156,11 +144,9 @@ impl Bypasses {
                  exclusive_process, which refuses processes outside MPS"
             }
         };
-        Some(Condition::new(
-            ConditionType::Bypass,
-            true,
+        Some(ConditionType::Bypass.problem(
             ConditionReason::ProcessOutsideMps,
-            format!("no limit holds {}: {remedy}", describe_bypasses(self.present.values(), 0)),
+            format!("no limit holds {}: {remedy}", describe_bypasses(self.present.known().values(), 0)),
         ))
     }
 }

@@ -15,13 +15,14 @@ use crate::domain::client::{ClientFacts, ClientId};
 use crate::domain::condition::{self, ConditionReason};
 use crate::domain::daemon::{DaemonStatus, Phase, ServerStatus};
 use crate::domain::drift::DriftStatus;
+use crate::domain::edges::Edges;
 use crate::domain::event::{
     AffectedClient, ClientRefusal, DaemonBlocker, DaemonLayout, DomainEvent, EventTrigger, EventType,
     LostEvents, NewEvent,
 };
-use crate::domain::layout::Enforcement;
 use crate::domain::layout::execution::LayoutFailureCause;
 use crate::domain::layout::status::LayoutState;
+use crate::domain::layout::{Enforcement, VersionRef};
 use crate::domain::plan::Desired;
 use crate::supervisor::blocker::Blocker;
 use crate::supervisor::observe::server_log_events::ServerLogEvents;
@@ -75,7 +76,8 @@ pub(crate) struct EventDetector {
     affected: BTreeMap<u32, BTreeSet<u32>>,
     drift: DriftStatus,
     layout: ReportedLayout,
-    waiting: BTreeSet<(u32, u32)>,
+    /// Processes that wait, by user, each with the server and the user that it waits for.
+    waiting: Edges<(u32, u32), (u32, u32)>,
     /// Events of the driver's own actions, published in the next turn.
     observations: Vec<Observation>,
 }
@@ -116,9 +118,9 @@ impl TrackedClient {
 }
 
 /// State of a layout as its events have reported it.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct ReportedLayout {
-    applied: Option<(String, u32)>,
+    applied: Option<VersionRef>,
     failed: Option<String>,
     degraded: usize,
     drifts: u64,
@@ -215,43 +217,33 @@ impl EventDetector {
         let daemon = || name.clone();
         let why = || DaemonBlocker { daemon: daemon(), reason, message: text.to_owned() };
         let other_reason = self.reason != Some(reason);
-        match status.phase {
+        let event = match status.phase {
             Phase::Ready if !self.ready => {
-                self.emit(DomainEvent::DaemonReady { daemon: daemon() });
                 (self.ready, self.applied) = (true, status.observed_generation);
+                Some(DomainEvent::DaemonReady { daemon: daemon() })
             }
             Phase::Ready if status.observed_generation > self.applied => {
-                let generation = status.observed_generation;
-                self.emit(DomainEvent::SettingsApplied { daemon: daemon(), generation });
-                self.applied = generation;
+                self.applied = status.observed_generation;
+                Some(DomainEvent::SettingsApplied { daemon: daemon(), generation: self.applied })
             }
-            Phase::Observed if is_new => {
-                self.emit(DomainEvent::DaemonObserved { daemon: daemon() });
-            }
-            Phase::BackOff if is_new => {
-                self.emit(DomainEvent::DaemonBackOff(why()));
-            }
-            Phase::CrashLoop if is_new => {
-                self.emit(DomainEvent::DaemonCrashLoop(why()));
-            }
-            Phase::Wedged if is_new => {
-                self.emit(DomainEvent::DaemonWedged(why()));
-            }
+            Phase::Observed if is_new => Some(DomainEvent::DaemonObserved { daemon: daemon() }),
+            Phase::BackOff if is_new => Some(DomainEvent::DaemonBackOff(why())),
+            Phase::CrashLoop if is_new => Some(DomainEvent::DaemonCrashLoop(why())),
+            Phase::Wedged if is_new => Some(DomainEvent::DaemonWedged(why())),
             Phase::Applying if other_reason && reason == ConditionReason::ServerExits => {
-                self.emit(DomainEvent::DaemonWithoutServer(why()));
                 // Once a server stays, the daemon is reported as ready again.
                 self.ready = false;
+                Some(DomainEvent::DaemonWithoutServer(why()))
             }
-            Phase::Blocked if is_new || other_reason => {
-                self.emit(DomainEvent::DaemonBlocked(why()));
-            }
+            Phase::Blocked if is_new || other_reason => Some(DomainEvent::DaemonBlocked(why())),
             Phase::Applying | Phase::Observed
                 if seen.poll_failure.is_some() && (other_reason || self.phase == Some(Phase::Ready)) =>
             {
-                self.emit(DomainEvent::DaemonUnreadable(why()));
+                Some(DomainEvent::DaemonUnreadable(why()))
             }
-            _ => {}
-        }
+            _ => None,
+        };
+        self.observations.extend(event.map(|event| Observation::Event(Box::new(event.into()))));
         // Applying a change does not end readiness.
         self.ready &= matches!(status.phase, Phase::Ready | Phase::Applying) && seen.poll_failure.is_none();
         self.reason = Some(reason);
@@ -373,15 +365,16 @@ impl EventDetector {
             self.layout = ReportedLayout::default();
             return;
         };
+        let now = ReportedLayout {
+            applied: status.version_ref(),
+            failed: status.failure.as_ref().map(|failure| failure.message.clone()),
+            degraded: status.degraded.len(),
+            drifts: status.drift_seen.count,
+            repairs: status.drift_seen.repairs,
+        };
         if self.layout_found && status.is_decided() {
             self.layout_found = false;
-            self.layout = ReportedLayout {
-                applied: status.version_ref().map(|version| (version.name.to_string(), version.version)),
-                failed: status.failure.as_ref().map(|failure| failure.message.clone()),
-                degraded: status.degraded.len(),
-                drifts: 0,
-                repairs: 0,
-            };
+            self.layout = ReportedLayout { drifts: 0, repairs: 0, ..now.clone() };
         }
         let layout = || DaemonLayout {
             daemon: seen.desired.name.clone(),
@@ -397,67 +390,55 @@ impl EventDetector {
         {
             self.emit(DomainEvent::LayoutApplied(layout()));
         }
-        let mut reported = std::mem::take(&mut self.layout);
-        if status.drift_seen.count > reported.drifts {
+        let reported = std::mem::take(&mut self.layout);
+        if now.drifts > reported.drifts {
             let command = seen.status.drift.command.clone();
             self.emit(DomainEvent::LayoutDrifted { layout: layout(), command });
         }
-        if status.drift_seen.repairs > reported.repairs {
+        if now.repairs > reported.repairs {
             self.emit(DomainEvent::LayoutRepaired(layout()));
         }
-        (reported.drifts, reported.repairs) = (status.drift_seen.count, status.drift_seen.repairs);
-        let version = status.version_ref().map(|version| (version.name.to_string(), version.version));
-        match status.state {
+        let (applied, failed) = match status.state {
             LayoutState::Applied | LayoutState::Drifted => {
-                if reported.applied != version && version.is_some() {
+                if now.applied.is_some() && now.applied != reported.applied {
                     self.emit(DomainEvent::LayoutApplied(layout()));
-                    reported.applied = version;
                 }
-                reported.failed = None;
+                (now.applied.or(reported.applied), None)
             }
             LayoutState::Failed => {
-                let failure =
-                    status.failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
+                let failure = now.failed.unwrap_or_default();
                 if reported.failed.as_ref() != Some(&failure) {
-                    let ids_differ = matches!(
-                        status.failure.as_ref().map(|failure| &failure.cause),
-                        Some(LayoutFailureCause::OtherId { .. })
-                    );
+                    let cause = status.failure.as_ref().map(|failure| &failure.cause);
+                    let ids_differ = matches!(cause, Some(LayoutFailureCause::OtherId { .. }));
                     let failure = failure.clone();
                     self.emit(DomainEvent::LayoutFailed { layout: layout(), failure, ids_differ });
                 }
-                (reported.failed, reported.applied) = (Some(failure), None);
+                (None, Some(failure))
             }
             // Thread percentages are pending whenever a setting of the daemon is, and nothing is made anew.
             LayoutState::Pending | LayoutState::Applying if status.enforcement == Enforcement::Static => {
-                reported.applied = None;
+                (None, reported.failed)
             }
-            LayoutState::Pending | LayoutState::Applying | LayoutState::Degraded => {}
-        }
-        if status.degraded.len() > reported.degraded {
+            LayoutState::Pending | LayoutState::Applying | LayoutState::Degraded => {
+                (reported.applied, reported.failed)
+            }
+        };
+        if now.degraded > reported.degraded {
             self.emit(DomainEvent::LayoutDegraded(layout()));
         }
-        reported.degraded = status.degraded.len();
-        self.layout = reported;
+        self.layout = ReportedLayout { applied, failed, ..now };
     }
 
     fn detect_queue(&mut self, seen: &Snapshot<'_>) {
-        let mut now = BTreeSet::new();
-        for waiting in &seen.status.queue {
-            for client in &waiting.waiting {
-                if now.insert((waiting.uid, client.pid)) && !self.waiting.contains(&(waiting.uid, client.pid))
-                {
-                    self.emit(DomainEvent::ClientWaiting {
-                        daemon: seen.desired.name.clone(),
-                        server: waiting.behind.server,
-                        pid: client.pid,
-                        uid: waiting.uid,
-                        behind_uid: waiting.behind.uid,
-                    });
-                }
-            }
+        let waiting = seen.status.queue.iter().flat_map(|waiting| {
+            let behind = (waiting.behind.server, waiting.behind.uid);
+            waiting.waiting.iter().map(move |client| ((waiting.uid, client.pid), behind))
+        });
+        let changes = self.waiting.observe(waiting.collect());
+        for ((uid, pid), (server, behind_uid)) in changes.appeared {
+            let daemon = seen.desired.name.clone();
+            self.emit(DomainEvent::ClientWaiting { daemon, server, pid, uid, behind_uid });
         }
-        self.waiting = now;
     }
 }
 
