@@ -352,17 +352,6 @@ impl DomainEvent {
         NewEvent { event: self, cause: cause.into(), gpu: None, is_quiet: false }
     }
 
-    /// Returns the clients that lost their work by this event.
-    pub fn affected_clients(&self) -> &[AffectedClient] {
-        match self {
-            Self::DaemonDied { lost, .. } | Self::ServerDied { lost, .. } => &lost.clients,
-            Self::DaemonReplaced { clients, .. }
-            | Self::ServerReplaced { clients, .. }
-            | Self::ServerFault(ServerFault { clients, .. }) => clients,
-            _ => &[],
-        }
-    }
-
     /// Returns the clients that lost their work by this event, so that their facts can be completed.
     pub fn affected_clients_mut(&mut self) -> &mut [AffectedClient] {
         match self {

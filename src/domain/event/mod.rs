@@ -414,7 +414,7 @@ impl Event {
 }
 
 /// A client that lost its work.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct AffectedClient {
     /// Its process ID.
     pub pid: u32,
@@ -456,18 +456,7 @@ pub struct AffectedClient {
 impl AffectedClient {
     /// Returns a process of which nothing else is known.
     pub fn of(pid: u32) -> Self {
-        Self {
-            pid,
-            client: None,
-            tenant: None,
-            uid: None,
-            program: None,
-            started_at: None,
-            connected_at: None,
-            memory: None,
-            worker_in_reset: false,
-            ended_with_it: false,
-        }
+        Self { pid, ..Self::default() }
     }
 }
 

@@ -28,7 +28,7 @@ use crate::service::events::{NEVER, first_visible};
 use crate::service::layouts::check_note;
 use crate::service::page::{Page, Paged};
 use crate::service::{Service, ServiceError, WriteOptions, transaction_end};
-use crate::store;
+use crate::store::{self, StoreError};
 
 /// The longest note, in characters.
 const LONGEST_NOTE: usize = 1000;
@@ -191,10 +191,7 @@ impl Service {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let before = page.key::<u32>()?.map(i64::from);
         let mut reader = backend.parts.store.read().await?;
-        let visible_from = first_visible(&mut reader, &ctx.actor).await?.unwrap_or(NEVER);
-        let Some(filter) = narrowed(&ctx.actor, visible_from, filter) else {
-            return Ok(Paged { items: Vec::new(), next_cursor: None });
-        };
+        let filter = narrowed(&mut reader, &ctx.actor, filter).await?;
         let incidents = store::incidents::page(&mut reader, &filter, before, page.rows()).await?;
         let incidents = incidents.into_iter().map(|one| IncidentView::for_actor(one, &ctx.actor)).collect();
         Ok(page.cut(incidents, |incident: &IncidentView| incident.id.to_string()))
@@ -219,11 +216,8 @@ impl Service {
     ) -> Result<WorstIncidents, ServiceError> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let mut reader = backend.parts.store.read().await?;
-        let visible_from = first_visible(&mut reader, &ctx.actor).await?.unwrap_or(NEVER);
         let filter = filter.current(ctx.clock.unix_ms());
-        let Some(filter) = narrowed(&ctx.actor, visible_from, filter) else {
-            return Ok(WorstIncidents::default());
-        };
+        let filter = narrowed(&mut reader, &ctx.actor, filter).await?;
         let worst = store::incidents::worst(&mut reader, &filter, i64::from(most)).await?;
         let (total, open) = store::incidents::count(&mut reader, &filter).await?;
         let incidents = worst.into_iter().map(|one| IncidentView::for_actor(one, &ctx.actor)).collect();
@@ -303,14 +297,17 @@ impl Service {
     }
 }
 
-/// The filter limited to what an actor may see; `None` where that is nothing.
-fn narrowed(actor: &Actor, visible_from: i64, filter: IncidentFilter) -> Option<IncidentFilter> {
-    let Some(own) = actor.scope() else { return Some(filter) };
-    if filter.tenant.as_ref().is_some_and(|tenant| tenant != own) {
-        return None;
-    }
-    let from_event = filter.from_event.max(Some(visible_from));
-    Some(IncidentFilter { tenant: Some(own.clone()), from_event, ..filter })
+/// The filter limited to what an actor may see. Another tenant's incidents are treated like incidents that do not exist.
+async fn narrowed(
+    db: store::Transaction<'_>,
+    actor: &Actor,
+    filter: IncidentFilter,
+) -> Result<IncidentFilter, StoreError> {
+    let Some(own) = actor.scope() else { return Ok(filter) };
+    let is_other = filter.tenant.as_ref().is_some_and(|tenant| tenant != own);
+    let visible_from = if is_other { None } else { first_visible(db, actor).await? };
+    let from_event = filter.from_event.max(Some(visible_from.unwrap_or(NEVER)));
+    Ok(IncidentFilter { tenant: Some(own.clone()), from_event, ..filter })
 }
 
 fn checked_note(note: Option<String>) -> Result<Option<String>, ServiceError> {

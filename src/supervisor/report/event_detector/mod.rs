@@ -447,10 +447,10 @@ fn arrivals_first(observations: Vec<Observation>) -> Vec<Observation> {
     let named: BTreeSet<ClientId> = observations
         .iter()
         .filter_map(|observation| match observation {
-            Observation::Event(event) => Some(&event.event),
+            Observation::Event(event) => event.event.details(),
             _ => None,
         })
-        .flat_map(DomainEvent::affected_clients)
+        .flat_map(|details| details.affected_clients().to_vec())
         .filter_map(|affected| affected.client)
         .collect();
     let is_named = |observation: &Observation| matches!(observation, Observation::ClientArrived(client) if named.contains(&client.id));
