@@ -154,35 +154,51 @@ impl<'g> Grouping<'g> {
         if let Some(whole) = self.last(|known| known.is_open() && is_part(event, known)) {
             return self.change(Some(whole.id), whole.incident.clone(), Transition::Extended);
         }
-        let Some(mut report) = self.report() else { return };
-        let is_over = is_logged(event) || report.is_momentary();
+        let Some(report) = self.report() else { return };
         let open = self.last(|known| known.is_open() && joins(event, &report, known));
         let known =
             open.or_else(|| self.last(|known| !known.is_open() && continues(event, &report, known, at)));
-        let Some(StoredIncident { id, incident }) = known else {
-            let mut incident = Incident {
-                is_hint: report.is_hint,
-                opened_at: report.opened_at,
-                gpus: Vec::new(),
-                ..self.of(report.kind, report.topic.clone())
-            };
-            self.add(&mut incident, None, report);
-            if is_over {
-                incident.end(at, IncidentEnd::Recovered);
-            }
-            let opened = if is_over { Transition::OpenedAndEnded } else { Transition::Opened };
-            return self.change(None, incident, opened);
+        let is_over = is_logged(event) || report.is_momentary();
+        let (incident, transition) = match known {
+            Some(known) => self.merged(known, report, is_over),
+            None => self.opened(report, is_over),
         };
+        self.change(known.map(|known| known.id), incident, transition);
+    }
+
+    /// Opens an incident by a report, and ends it if it is over.
+    fn opened(&self, report: Incident, is_over: bool) -> (Incident, Transition) {
+        let mut incident = Incident {
+            is_hint: report.is_hint,
+            opened_at: report.opened_at,
+            gpus: Vec::new(),
+            ..self.of(report.kind, report.topic.clone())
+        };
+        self.add(&mut incident, None, report);
+        if !is_over {
+            return (incident, Transition::Opened);
+        }
+        incident.end(self.seen.at, IncidentEnd::Recovered);
+        (incident, Transition::OpenedAndEnded)
+    }
+
+    /// Merges a report into the incident that it belongs to, which opens again unless the report is of something that is over.
+    fn merged(
+        &self,
+        StoredIncident { id, incident }: &StoredIncident,
+        mut report: Incident,
+        is_over: bool,
+    ) -> (Incident, Transition) {
         let (mut incident, mut transition) = (incident.clone(), Transition::Extended);
         // That fewer processes are left, or who they were, is not another occurrence.
         if incident.names_all_of(&report) {
-            incident.detail = report.detail.take();
             incident.mark_ended(&report);
-            return self.change(Some(*id), incident, transition);
+            incident.detail = report.detail;
+            return (incident, transition);
         }
         if !incident.is_open() && !is_over {
             (incident.recovered_at, incident.ended_by) = (None, None);
-            (incident.reopened_at, transition) = (Some(at), Transition::Opened);
+            (incident.reopened_at, transition) = (Some(self.seen.at), Transition::Opened);
         }
         match (incident.kind, report.kind) {
             (IncidentKind::DaemonDied, IncidentKind::CrashLoop) => {
@@ -201,9 +217,9 @@ impl<'g> Grouping<'g> {
         self.add(&mut incident, Some(*id), report);
         // A log's report of a fault that was seen does not change the end of that fault.
         if incident.is_momentary() {
-            incident.end(at, IncidentEnd::Recovered);
+            incident.end(self.seen.at, IncidentEnd::Recovered);
         }
-        self.change(Some(*id), incident, transition);
+        (incident, transition)
     }
 
     /// Adds a report to an incident.

@@ -336,6 +336,29 @@ fn stopped_and_deleted_daemons_have_no_open_incidents() {
 }
 
 #[test]
+fn change_of_gpus_and_layout_ends_both() {
+    let mut journal = Journal::default();
+    journal.write(&DomainEvent::GpuMissing { gpu: gpu(), daemon: daemon("gpu0"), board: None, left: vec![] });
+    let layout = crate::event::DaemonLayout {
+        daemon: daemon("gpu0"),
+        layout: None,
+        version: None,
+        drift: vec![],
+        degraded: vec![],
+    };
+    journal.write(&DomainEvent::LayoutDegraded(layout));
+    let fields = vec!["gpus".to_owned(), "layout".to_owned()];
+    journal.write(&DomainEvent::DaemonChanged {
+        daemon: daemon("gpu0"),
+        gpus: vec![],
+        fields,
+        operation: None,
+    });
+    let ends: Vec<_> = journal.incidents.iter().map(|one| one.incident.ended_by).collect();
+    assert_eq!(ends, [Some(IncidentEnd::Replaced); 2]);
+}
+
+#[test]
 fn refusals_name_the_tenant_and_are_over() {
     let refusal = |reason: &str| {
         DomainEvent::ClientRefused(ClientRefusal {
