@@ -22,17 +22,17 @@ const NONE: &str = "No daemon of this manager runs that its database does not kn
 pub(super) async fn run(client: &Client, yes: bool, format: OutputFormat) -> Result<ExitCode, ClientError> {
     let is_table = format.is_table();
     if !yes {
-        let found: LostDaemonAdoption =
+        let rehearsal: LostDaemonAdoption =
             client.post(&format!("{PATH}?dry_run=true"), &serde_json::json!({})).await?;
-        if found.daemons.is_empty() {
-            print(&found, format);
+        if rehearsal.daemons.is_empty() {
+            print(&rehearsal, format);
             return Ok(ExitCode::SUCCESS);
         }
         // Beside the question, which other formats do not show.
-        for daemon in found.daemons.iter().filter(|_| is_table) {
+        for daemon in rehearsal.daemons.iter().filter(|_| is_table) {
             line!("{}", described(daemon));
         }
-        if !found.daemons.iter().any(|daemon| daemon.adopted) {
+        if !rehearsal.daemons.iter().any(|daemon| daemon.adopted) {
             complain("none of these daemons can be adopted");
             return Ok(ExitCode::from(DIFFERS));
         }
@@ -68,8 +68,8 @@ fn print(done: &LostDaemonAdoption, format: OutputFormat) {
         line!("{NONE}");
     }
     for daemon in &done.daemons {
-        let what = if daemon.adopted { "adopted" } else { "NOT adopted" };
-        line!("{what}: {}", described(daemon));
+        let verdict = if daemon.adopted { "adopted" } else { "NOT adopted" };
+        line!("{verdict}: {}", described(daemon));
         for note in &daemon.notes {
             line!("  note: {note}");
         }

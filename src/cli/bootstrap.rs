@@ -128,8 +128,8 @@ fn below(root: &Path, path: &Path) -> PathBuf {
 fn stays_inside(root: &Path, path: &Path) -> Result<(), String> {
     let is_image = root != Path::new("/");
     let leads_out =
-        |there: &&Path| there.canonicalize().map_or(there.is_symlink(), |real| !real.starts_with(root));
-    let mut below = path.ancestors().take_while(|there| is_image && *there != root);
+        |place: &&Path| place.canonicalize().map_or(place.is_symlink(), |real| !real.starts_with(root));
+    let mut below = path.ancestors().take_while(|place| is_image && *place != root);
     let Some(link) = below.find(leads_out) else { return Ok(()) };
     let (link, root) = (link.display(), root.display());
     Err(format!(
@@ -251,8 +251,8 @@ fn with_host_file(unit: &str, host_file: &str) -> Option<String> {
     })?;
     let mut words = words_of(command);
     words.contains(&"serve").then_some(())?;
-    if let Some(at) = words.iter().position(|word| *word == "--apply") {
-        words.drain(at..(at + 2).min(words.len()));
+    if let Some(position) = words.iter().position(|word| *word == "--apply") {
+        words.drain(position..(position + 2).min(words.len()));
     }
     words.retain(|word| !word.starts_with("--apply="));
     Some(format!("{} --apply {host_file}", words.join(" ")))
@@ -396,9 +396,9 @@ mod tests {
             "{written}"
         );
         assert!(written.contains("gpu1: {daemon: gpu1, uid: 0, "), "{written}");
-        let one = BootstrapArgs { active_thread_percentage: Some(50.0), ..args(4) };
+        let half = BootstrapArgs { active_thread_percentage: Some(50.0), ..args(4) };
         assert!(
-            host_file(&one, &[5])
+            host_file(&half, &[5])
                 .expect("a host file")
                 .contains("active_thread_percentage: 50, max_clients: 4}")
         );

@@ -33,7 +33,7 @@ impl SpecFields {
 
     /// Creates a change that leaves out the fields that these words name.
     pub(super) fn without(words: &[String], fields: &[UnsetField]) -> Self {
-        let named = fields.iter().filter(|(word, _)| words.iter().any(|one| one == word));
+        let named = fields.iter().filter(|(word, _)| words.iter().any(|given| given == word));
         Self { unset: named.map(|(_, path)| *path).collect(), ..Self::default() }
     }
 
@@ -59,32 +59,32 @@ impl SpecFields {
 
     /// Describes the fields that are set, with their values in a spec that the server returned.
     fn understood(&self, spec: &Value) -> Vec<String> {
-        let found = self.set.iter().filter_map(|(path, _)| {
+        let descriptions = self.set.iter().filter_map(|(path, _)| {
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
-            let value = path.iter().try_fold(spec, |at, name| at.get(*name))?;
+            let value = path.iter().try_fold(spec, |node, name| node.get(*name))?;
             Some(described(&path, value))
         });
-        found.collect()
+        descriptions.collect()
     }
 
     fn apply(&self, spec: &mut Value) {
         for path in &self.unset {
             if let Some((last, way)) = path.split_last() {
-                let parent = way.iter().try_fold(&mut *spec, |at, name| at.get_mut(name));
+                let parent = way.iter().try_fold(&mut *spec, |node, name| node.get_mut(name));
                 if let Some(Value::Object(fields)) = parent {
                     fields.remove(*last);
                 }
             }
         }
         for (path, value) in &self.set {
-            let mut at = &mut *spec;
+            let mut node = &mut *spec;
             for name in path {
-                if !at.is_object() {
-                    *at = Value::Object(Map::new());
+                if !node.is_object() {
+                    *node = Value::Object(Map::new());
                 }
-                at = &mut at[name];
+                node = &mut node[name];
             }
-            *at = value.clone();
+            *node = value.clone();
         }
     }
 }
@@ -150,8 +150,8 @@ pub(super) async fn change(
 ) -> Result<SpecAnswer, ClientError> {
     let mut tries = 0;
     loop {
-        let found: Option<(Value, String)> = client.get_tagged(path).await?;
-        let (before, tag) = match found {
+        let current: Option<(Value, String)> = client.get_tagged(path).await?;
+        let (before, tag) = match current {
             Some((view, tag)) => (Some(view["spec"].clone()), Some(tag)),
             None => (None, None),
         };

@@ -39,7 +39,7 @@ impl ConfirmArgs {
         self,
         client: &Client,
         daemon: &str,
-        what: &str,
+        question: &str,
     ) -> Result<(), ClientError> {
         if self.yes || !std::io::stdin().is_terminal() {
             return Ok(());
@@ -49,7 +49,7 @@ impl ConfirmArgs {
         if clients.is_empty() {
             return Ok(());
         }
-        self.ask(&format!("{} {what}?", lost_work(clients.len(), &owners(&clients))))
+        self.ask(&format!("{} {question}?", lost_work(clients.len(), &owners(&clients))))
     }
 }
 

@@ -131,15 +131,15 @@ fn print(checkup: &Checkup) {
     };
     for Check { id, outcome } in &checkup.checks {
         let several = outcome.findings.iter();
-        let mut found: Vec<(&str, Option<&str>)> =
+        let mut findings: Vec<(&str, Option<&str>)> =
             several.map(|finding| (finding.seen.as_str(), Some(finding.remedy.as_str()))).collect();
-        if found.is_empty() {
-            found.push((outcome.seen.as_str(), outcome.remedy.as_deref()));
+        if findings.is_empty() {
+            findings.push((outcome.seen.as_str(), outcome.remedy.as_deref()));
         }
         let mut head = Some((outcome.status.as_str(), *id));
-        for (seen, remedy) in found {
+        for (description, remedy) in findings {
             let (status, id) = head.take().unwrap_or_default();
-            row(status, id, seen);
+            row(status, id, description);
             if let Some(remedy) = remedy {
                 row("", "", &format!("-> {remedy}"));
             }

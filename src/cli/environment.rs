@@ -133,8 +133,8 @@ fn remark_unresolved(container: &ContainerAccess) {
         return;
     }
     let specifications = host::cdi::specifications(&host::cdi::DIRECTORIES.map(PathBuf::from));
-    let known = host::cdi::devices(&specifications, cdi::GPU_KIND).unwrap_or_default();
-    if let Some(missing) = cdi::missing(&known, container.gpus.iter()) {
+    let devices = host::cdi::devices(&specifications, cdi::GPU_KIND).unwrap_or_default();
+    if let Some(missing) = cdi::missing(&devices, container.gpus.iter()) {
         let remedy = host::cdi::GENERATE;
         remark(&format!(
             "no CDI specification of this host has {missing}, so an engine will not find it: {remedy}"

@@ -85,7 +85,7 @@ pub(super) async fn run(args: EventsArgs) -> Result<ExitCode, ClientError> {
     require_named(&client, &filters).await?;
     // The position is read before the list: an event in between is in one of them, and is printed once.
     let newest: List<Event> = client.get("/api/v1/events?limit=1").await?;
-    let mut at = newest.items.first().map_or(0, |event| event.id);
+    let mut position = newest.items.first().map_or(0, |event| event.id);
     let table = EventTable::new(format);
     if args.last > 0 {
         let list: List<Event> =
@@ -99,13 +99,13 @@ pub(super) async fn run(args: EventsArgs) -> Result<ExitCode, ClientError> {
         for event in list.items.iter().rev() {
             print(event, format, &table);
         }
-        at = list.items.first().map_or(at, |event| event.id.max(at));
+        position = list.items.first().map_or(position, |event| event.id.max(position));
     }
     if !args.follow {
         return Ok(ExitCode::SUCCESS);
     }
     loop {
-        match follow(&client, &filters, &mut at, format, &table).await {
+        match follow(&client, &filters, &mut position, format, &table).await {
             // A manager that ended its streams, or is gone, may soon be back.
             Ok(()) | Err(ClientError::Unreachable { .. }) => tokio::time::sleep(RETRY).await,
             Err(error) => return Err(error),
@@ -113,15 +113,15 @@ pub(super) async fn run(args: EventsArgs) -> Result<ExitCode, ClientError> {
     }
 }
 
-/// Prints events until the stream ends; `at` is the position of the next stream.
+/// Prints events until the stream ends; `position` is that of the next stream.
 async fn follow(
     client: &Client,
     filters: &[Filter],
-    at: &mut i64,
+    position: &mut i64,
     output: OutputFormat,
     table: &EventTable,
 ) -> Result<(), ClientError> {
-    let path = filtered(&format!("/api/v1/events/stream?after={at}"), filters);
+    let path = filtered(&format!("/api/v1/events/stream?after={position}"), filters);
     let mut stream = client.stream(&path).await?;
     while let Some(message) = stream.next().await? {
         if let Some(data) = &message.data {
@@ -129,7 +129,7 @@ async fn follow(
                 serde_json::from_str(data).map_err(|error| ClientError::Unreadable(error.to_string()))?;
             print(&event, output, table);
         }
-        *at = message.id.and_then(|id| id.parse().ok()).unwrap_or(*at);
+        *position = message.id.and_then(|id| id.parse().ok()).unwrap_or(*position);
     }
     Ok(())
 }
@@ -208,11 +208,11 @@ impl EventTable {
     }
 }
 
-fn local_time(at: i64, is_wide: bool) -> String {
+fn local_time(unix_ms: i64, is_wide: bool) -> String {
     let form = if is_wide { "%Y-%m-%d %H:%M:%S%.3f" } else { "%m-%d %H:%M:%S" };
-    jiff::Timestamp::from_millisecond(at).map_or_else(
-        |_| at.to_string(),
-        |at| at.to_zoned(jiff::tz::TimeZone::system()).strftime(form).to_string(),
+    jiff::Timestamp::from_millisecond(unix_ms).map_or_else(
+        |_| unix_ms.to_string(),
+        |time| time.to_zoned(jiff::tz::TimeZone::system()).strftime(form).to_string(),
     )
 }
 

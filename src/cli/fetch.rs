@@ -75,7 +75,7 @@ pub(super) fn only_one<'i, T: Display>(
     several: &str,
 ) -> Result<&'i T, ClientError> {
     match items {
-        [one] => Ok(one),
+        [only] => Ok(only),
         [] => Err(ClientError::Caller(none.to_owned())),
         all => {
             let all: Vec<String> = all.iter().map(ToString::to_string).collect();
@@ -90,11 +90,11 @@ pub(super) async fn daemon_for(
     named: Option<&DaemonName>,
     gpus: &[String],
 ) -> Result<DaemonName, ClientError> {
-    let Some((first, others)) = gpus.split_first().filter(|_| named.is_none()) else {
+    let Some((first, rest)) = gpus.split_first().filter(|_| named.is_none()) else {
         return daemon_or_only(client, named).await;
     };
     let daemon = daemon_of(client, first).await?;
-    for gpu in others {
+    for gpu in rest {
         let other = daemon_of(client, gpu).await?;
         if other != daemon {
             return Err(format!(

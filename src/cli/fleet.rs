@@ -207,8 +207,8 @@ impl FleetArgs {
                 hosts.extend(self.contexts.iter().cloned().map(FleetHost::Context));
             }
         }
-        let mut known = BTreeSet::new();
-        hosts.retain(|host| known.insert((matches!(host, FleetHost::Context(_)), host.name().to_owned())));
+        let mut names = BTreeSet::new();
+        hosts.retain(|host| names.insert((matches!(host, FleetHost::Context(_)), host.name().to_owned())));
         Ok(hosts)
     }
 }
@@ -221,11 +221,11 @@ fn is_loopback(name: &str) -> bool {
 
 /// Returns the trimmed lines that are not empty, without comments.
 fn listed(text: &str) -> Vec<String> {
-    let of_line = |line: &str| {
+    let host_of = |line: &str| {
         let line = line.split('#').next().unwrap_or_default().trim();
         (!line.is_empty()).then(|| line.to_owned())
     };
-    text.lines().filter_map(of_line).collect()
+    text.lines().filter_map(host_of).collect()
 }
 
 /// Runs another program and returns its output; an error if it cannot be run or fails.

@@ -21,13 +21,13 @@ const GROUPS: [(&str, &[&str]); 7] = [
 /// Changes the help of a command so that it lists the subcommands in groups.
 pub(super) fn in_groups(command: Command) -> Command {
     let (heading, name) = (*command.get_styles().get_header(), *command.get_styles().get_literal());
-    let width = command.get_subcommands().map(|one| one.get_name().len()).max().unwrap_or(0);
+    let width = command.get_subcommands().map(|member| member.get_name().len()).max().unwrap_or(0);
     let mut list = String::new();
     for (title, members) in GROUPS {
         let _ = writeln!(list, "{heading}{title}:{heading:#}");
-        for one in members.iter().filter_map(|member| command.find_subcommand(member)) {
-            let space = width - one.get_name().len();
-            let _ = writeln!(list, "  {name}{}{name:#}{:space$}  {}", one.get_name(), "", summary(one));
+        for member in members.iter().filter_map(|name| command.find_subcommand(name)) {
+            let space = width - member.get_name().len();
+            let _ = writeln!(list, "  {name}{}{name:#}{:space$}  {}", member.get_name(), "", summary(member));
         }
         list.push('\n');
     }
@@ -59,7 +59,7 @@ mod tests {
         let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, members)| members.iter().copied()).collect();
         let command = Cli::command();
         let mut shown: Vec<&str> =
-            command.get_subcommands().filter(|one| !one.is_hide_set()).map(Command::get_name).collect();
+            command.get_subcommands().filter(|member| !member.is_hide_set()).map(Command::get_name).collect();
         grouped.sort_unstable();
         shown.sort_unstable();
         assert_eq!(grouped, shown);

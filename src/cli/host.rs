@@ -63,7 +63,7 @@ fn print(call: &CallArgs, host: &HostView) {
         .row("Capacity", TableCell::optional(host.capacity.map(|clients| counted(clients, "client"))))
         .row(
             "Driver",
-            TableCell::optional(Some(host.driver_version.as_str()).filter(|seen| !seen.is_empty())),
+            TableCell::optional(Some(host.driver_version.as_str()).filter(|version| !version.is_empty())),
         )
         .row("MPS", TableCell::optional(mps.as_ref().map(|version| format!("of CUDA {version}"))))
         .row("Clients per GPU", TableCell::optional(mps.map(|_| format!("at most {}", host.client_ceiling))))

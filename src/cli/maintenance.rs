@@ -120,7 +120,8 @@ pub(super) async fn run(command: MaintenanceCommand) -> Result<ExitCode, ClientE
 async fn no_drain_ends(client: &Client) -> Result<Vec<DeviceHolder>, ClientError> {
     let view: MaintenanceView = client.get(MAINTENANCE).await?;
     let clients: Vec<ClientView> = all(client, "/api/v1/clients").await?;
-    let is_other = |holder: &DeviceHolder| !holder.ours && clients.iter().all(|one| one.pid != holder.pid);
+    let is_other =
+        |holder: &DeviceHolder| !holder.ours && clients.iter().all(|client| client.pid != holder.pid);
     Ok(view.holders.into_iter().flatten().filter(is_other).collect())
 }
 
@@ -128,8 +129,8 @@ async fn no_drain_ends(client: &Client) -> Result<Vec<DeviceHolder>, ClientError
 fn ready_words(cordoned: &[&str]) -> String {
     match cordoned {
         [] => "the daemons are ready".to_owned(),
-        [one] => format!(
-            "the daemons are ready, and {one} is still cordoned: `mps-manager daemon uncordon {one}` admits clients again"
+        [daemon] => format!(
+            "the daemons are ready, and {daemon} is still cordoned: `mps-manager daemon uncordon {daemon}` admits clients again"
         ),
         several => format!(
             "the daemons are ready, and {} are still cordoned: `mps-manager daemon uncordon NAME` admits clients again",
@@ -174,8 +175,8 @@ mod tests {
     #[test]
     fn cordoned_daemons_are_named_after_maintenance() {
         assert_eq!(ready_words(&[]), "the daemons are ready");
-        let one = ready_words(&["gpu0"]);
-        assert!(one.contains("gpu0 is still cordoned: `mps-manager daemon uncordon gpu0`"), "{one}");
+        let text = ready_words(&["gpu0"]);
+        assert!(text.contains("gpu0 is still cordoned: `mps-manager daemon uncordon gpu0`"), "{text}");
         assert!(ready_words(&["gpu0", "gpu1"]).contains("gpu0 and gpu1 are still cordoned"));
     }
 }

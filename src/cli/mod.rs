@@ -295,9 +295,9 @@ pub fn main() -> ExitCode {
 /// Reads the arguments; an error suggests nothing that could do harm.
 fn parsed(words: &[OsString]) -> Result<Cli, clap::Error> {
     let mut command = help::in_groups(Cli::command()).color(help_colour(words.to_vec()));
-    let found = command.try_get_matches_from_mut(words);
-    let cli =
-        found.and_then(|found| Cli::from_arg_matches(&found).map_err(|error| error.format(&mut command)));
+    let matches = command.try_get_matches_from_mut(words);
+    let cli = matches
+        .and_then(|matches| Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command)));
     cli.map_err(|error| suggestions::with_safe_ones(error, &Cli::command(), words))
 }
 
@@ -308,8 +308,8 @@ fn help_colour(words: impl IntoIterator<Item = OsString>) -> clap::ColorChoice {
         .map(|word| word.to_string_lossy().into_owned())
         .take_while(|word| word != "--")
         .collect();
-    let given = words.iter().enumerate().find_map(|(at, word)| match word.strip_prefix("--color")? {
-        "" => words.get(at + 1).map(String::as_str),
+    let given = words.iter().enumerate().find_map(|(index, word)| match word.strip_prefix("--color")? {
+        "" => words.get(index + 1).map(String::as_str),
         rest => rest.strip_prefix('='),
     });
     match given {
@@ -408,24 +408,24 @@ mod tests {
     }
 
     /// Adds the commands without subcommands that `--help` lists.
-    fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, String)>) {
-        for one in command.get_subcommands().filter(|one| !one.is_hide_set()) {
-            let path = format!("{path} {}", one.get_name());
-            if one.has_subcommands() {
-                leaves(one, &path, found);
+    fn leaves(command: &clap::Command, path: &str, examples: &mut Vec<(String, String)>) {
+        for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+            let path = format!("{path} {}", subcommand.get_name());
+            if subcommand.has_subcommands() {
+                leaves(subcommand, &path, examples);
             } else {
-                let after = one.get_after_help().map(ToString::to_string).unwrap_or_default();
-                found.push((path, after));
+                let after = subcommand.get_after_help().map(ToString::to_string).unwrap_or_default();
+                examples.push((path, after));
             }
         }
     }
 
     #[test]
     fn every_command_has_examples() {
-        let mut found = Vec::new();
-        leaves(&Cli::command(), "mps-manager", &mut found);
-        assert!(found.len() > 70, "{}", found.len());
-        for (path, after) in found {
+        let mut examples = Vec::new();
+        leaves(&Cli::command(), "mps-manager", &mut examples);
+        assert!(examples.len() > 70, "{}", examples.len());
+        for (path, after) in examples {
             assert!(after.contains("Examples:\n"), "{path} has no examples");
             assert!(after.lines().any(|line| line.contains(&path)), "{path} has examples of other commands");
         }

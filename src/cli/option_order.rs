@@ -22,14 +22,14 @@ pub(super) fn behind_the_command(command: fn() -> Command, words: Vec<OsString>)
             Some((name, _)) => (name, true),
             None => (&*text, text.len() > 2 && !text.starts_with("--")),
         };
-        let is_it = |arg: &&clap::Arg| match name.strip_prefix("--") {
+        let is_named = |arg: &&clap::Arg| match name.strip_prefix("--") {
             Some(long) => arg.get_long() == Some(long),
             None => name.chars().nth(1).is_some_and(|short| arg.get_short() == Some(short)),
         };
-        let of_call = shared.get_arguments().find(is_it);
-        let declared = of_call.or_else(|| command.get_arguments().find(is_it));
+        let shared_option = shared.get_arguments().find(is_named);
+        let declared = shared_option.or_else(|| command.get_arguments().find(is_named));
         let takes_value = !has_value && declared.is_some_and(|arg| arg.get_action().takes_values());
-        let place = if of_call.is_some() { &mut moved } else { &mut ordered };
+        let place = if shared_option.is_some() { &mut moved } else { &mut ordered };
         place.push(option);
         place.extend(words.next_if(|_| takes_value));
     }

@@ -56,8 +56,8 @@ pub(super) fn run(args: &RecordArgs) -> CommandResult {
         }
         let mut differs = !wrong.is_empty();
         if args.sim.is_some() {
-            let found = runtime.block_on(async { recorder().await?.differences(&recording).await })?;
-            for (recorded, reply) in &found {
+            let differences = runtime.block_on(async { recorder().await?.differences(&recording).await })?;
+            for (recorded, reply) in &differences {
                 line!(
                     "{}\n  recorded:  {}\n  simulated: {}",
                     recorded.line,
@@ -65,8 +65,8 @@ pub(super) fn run(args: &RecordArgs) -> CommandResult {
                     indented(reply)
                 );
             }
-            line!("{} compared, {} differ", counted(recording.commands.len(), "reply"), found.len());
-            differs |= !found.is_empty();
+            line!("{} compared, {} differ", counted(recording.commands.len(), "reply"), differences.len());
+            differs |= !differences.is_empty();
         } else {
             line!("{} read, {} not understood", counted(recording.commands.len(), "reply"), wrong.len());
         }

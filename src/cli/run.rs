@@ -150,9 +150,9 @@ mod tests {
             let problem = Problem::new(ProblemKind::AtCapacity, detail);
             ClientError::Refused(Box::new(problem))
         };
-        let of_tenant = refused("tenant web has 1 process running and max_clients is 1");
+        let tenant_is_full = refused("tenant web has 1 process running and max_clients is 1");
         assert_eq!(
-            given_up(Duration::from_secs(2), &of_tenant),
+            given_up(Duration::from_secs(2), &tenant_is_full),
             "gave up after 2 s: tenant web has 1 process running and max_clients is 1; wait longer (--wait) or raise max_clients"
         );
         assert_eq!(

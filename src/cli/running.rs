@@ -63,8 +63,8 @@ mod tests {
         let config = serve.config().expect("a configuration");
         assert_eq!(config.sim.as_deref(), Some("h200x2"));
         assert_eq!((config.state_dir, config.runtime_dir), ("/home/me/s".into(), "/r".into()));
-        for other in ["mps-manager status", "nginx -g daemon", "mps-manager serve --nonsense"] {
-            assert!(serve_of(&words(other)).is_none(), "{other}");
+        for command in ["mps-manager status", "nginx -g daemon", "mps-manager serve --nonsense"] {
+            assert!(serve_of(&words(command)).is_none(), "{command}");
         }
     }
 }

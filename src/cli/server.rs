@@ -79,8 +79,8 @@ fn text_variable(name: &str) -> Option<String> {
 
 /// Returns the runtime directory: the given one, or that of the environment, or the default.
 pub(super) fn runtime_dir(given: Option<PathBuf>) -> PathBuf {
-    let of_environment = || variable("MPS_MANAGER_RUNTIME_DIR").map(PathBuf::from);
-    given.or_else(of_environment).unwrap_or_else(config::default_runtime_dir)
+    let from_environment = || variable("MPS_MANAGER_RUNTIME_DIR").map(PathBuf::from);
+    given.or_else(from_environment).unwrap_or_else(config::default_runtime_dir)
 }
 
 impl ServerArgs {
@@ -102,7 +102,7 @@ impl ServerArgs {
     /// Finds the server's address in the options, then the environment, then the context in use; by default it is the socket of this host.
     fn address(&self) -> Result<CallTarget, String> {
         if let Some(name) = &self.context {
-            return self.of_context(Some(name)).map(|found| found.expect("a named context or an error"));
+            return self.of_context(Some(name)).map(|target| target.expect("a named context or an error"));
         }
         if let Some(url) = &self.url {
             return Ok(self.of_url(url.clone()));
@@ -111,7 +111,7 @@ impl ServerArgs {
             return Ok(CallTarget::Socket(directory.clone()));
         }
         if let Some(name) = text_variable("MPS_MANAGER_CONTEXT") {
-            return self.of_context(Some(&name)).map(|found| found.expect("a named context or an error"));
+            return self.of_context(Some(&name)).map(|target| target.expect("a named context or an error"));
         }
         if let Some(url) = text_variable("MPS_MANAGER_URL") {
             return Ok(self.of_url(url));

@@ -37,9 +37,9 @@ impl ShortId {
 
     /// Returns the only ID that begins so; an error if none does, or several do.
     pub(super) fn only_one(&self, ids: &[Uuid], noun: &str) -> Result<Uuid, String> {
-        let begins: Vec<&Uuid> = ids.iter().filter(|one| one.to_string().starts_with(&self.0)).collect();
+        let begins: Vec<&Uuid> = ids.iter().filter(|id| id.to_string().starts_with(&self.0)).collect();
         match begins[..] {
-            [one] => Ok(*one),
+            [id] => Ok(*id),
             [] => Err(format!("there is no {noun} {}: `mps-manager {noun} list` shows them", self.0)),
             _ => {
                 let candidates: Vec<String> = begins.iter().map(ToString::to_string).collect();

@@ -16,22 +16,22 @@ pub(super) fn described(path: &[&str], value: &Value) -> String {
 
 /// Returns the differences between two specs, each as `memory limit 4 GiB -> 8 GiB`.
 pub(super) fn differences(before: &Value, after: &Value) -> Vec<String> {
-    let mut found = Vec::new();
-    collect(&[], before, after, &mut found);
-    found
+    let mut changes = Vec::new();
+    collect(&[], before, after, &mut changes);
+    changes
 }
 
-fn collect(path: &[&str], before: &Value, after: &Value, found: &mut Vec<String>) {
+fn collect(path: &[&str], before: &Value, after: &Value, changes: &mut Vec<String>) {
     if before == after {
         return;
     }
     let (Value::Object(old), Value::Object(new)) = (before, after) else {
-        return found.push(format!("{} {} -> {}", label(path), shown(path, before), shown(path, after)));
+        return changes.push(format!("{} {} -> {}", label(path), shown(path, before), shown(path, after)));
     };
     let names = old.keys().chain(new.keys().filter(|name| !old.contains_key(*name)));
     for name in names {
         let deeper: Vec<&str> = path.iter().copied().chain([name.as_str()]).collect();
-        collect(&deeper, &before[name.as_str()], &after[name.as_str()], found);
+        collect(&deeper, &before[name.as_str()], &after[name.as_str()], changes);
     }
 }
 
@@ -45,8 +45,8 @@ fn label(path: &[&str]) -> String {
         "active_thread_percentage" => "thread percentage".to_owned(),
         MEMORY_LIMIT => "memory limit".to_owned(),
         EXPIRY => "expiry".to_owned(),
-        other if other.starts_with("GPU-") => format!("on {other}"),
-        other => other.replace('_', " "),
+        field if field.starts_with("GPU-") => format!("on {field}"),
+        field => field.replace('_', " "),
     };
     path.iter().map(word).collect::<Vec<_>>().join(" ")
 }
@@ -67,7 +67,7 @@ fn shown(path: &[&str], value: &Value) -> String {
             let fields = fields.iter().map(|(name, value)| format!("{name}: {}", shown(path, value)));
             fields.collect::<Vec<_>>().join(", ")
         }
-        other => other.to_string(),
+        scalar => scalar.to_string(),
     }
 }
 
@@ -88,8 +88,8 @@ mod tests {
             "expires_at": "2026-11-25T05:03:49.000Z",
             "defaults": {"device_memory_limit": 2_u64 << 30}
         });
-        let mut found = differences(&before, &after);
-        found.sort();
+        let mut changes = differences(&before, &after);
+        changes.sort();
         let expected = [
             "GPUs (default) -> GPU-1",
             "SMs 32 -> (default)",
@@ -100,7 +100,7 @@ mod tests {
             "max clients (default) -> 2",
             "memory limit 4 GiB -> GPU-1: 8 GiB",
         ];
-        assert_eq!(found, expected);
+        assert_eq!(changes, expected);
         assert!(differences(&before, &before).is_empty());
     }
 

@@ -50,14 +50,14 @@ pub(super) fn with_safe_ones(
         _ => return with_safe_option(error),
     };
     let similar = match error.get(ContextKind::SuggestedSubcommand) {
-        Some(ContextValue::String(one)) => vec![one.clone()],
+        Some(ContextValue::String(suggestion)) => vec![suggestion.clone()],
         Some(ContextValue::Strings(several)) => several.clone(),
         _ => Vec::new(),
     };
     let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let at = words.iter().position(|one| *one == word).unwrap_or(words.len());
-    let noun_before = words[..at].iter().rev().find_map(|one| noun(command, one));
-    let noun_after = words.get(at + 1).and_then(|one| noun(command, one));
+    let position = words.iter().position(|argument| *argument == word).unwrap_or(words.len());
+    let noun_before = words[..position].iter().rev().find_map(|argument| noun(command, argument));
+    let noun_after = words.get(position + 1).and_then(|argument| noun(command, argument));
     let mut suggested: Vec<String> = match (noun_before, noun_after) {
         (Some(noun), _) => meant(noun, &word).into_iter().collect(),
         // The order of other tools, as in `get tenants`.
@@ -72,11 +72,11 @@ pub(super) fn with_safe_ones(
     };
     if suggested.is_empty() {
         let parent = noun_before.unwrap_or(command);
-        let may_be_meant = |one: &String| {
-            begins_alike(one, &word)
+        let may_be_meant = |suggestion: &String| {
+            begins_alike(suggestion, &word)
                 && parent
-                    .find_subcommand(one)
-                    .is_some_and(|one| one.has_subcommands() || is_harmless(one.get_name()))
+                    .find_subcommand(suggestion)
+                    .is_some_and(|verb| verb.has_subcommands() || is_harmless(verb.get_name()))
         };
         suggested = similar.into_iter().filter(may_be_meant).collect();
     }
@@ -91,7 +91,7 @@ pub(super) fn with_safe_ones(
 }
 
 fn is_harmless(verb: &str) -> bool {
-    HARMLESS.iter().flat_map(|verbs| verbs.split(' ')).any(|one| one == verb)
+    HARMLESS.iter().flat_map(|verbs| verbs.split(' ')).any(|harmless| harmless == verb)
 }
 
 /// Removes the suggestion of an option that is probably not meant, or that ends or takes away something.
@@ -107,27 +107,28 @@ fn with_safe_option(mut error: clap::Error) -> clap::Error {
 
 /// Returns the command of this name, if it has verbs.
 fn noun<'c>(command: &'c clap::Command, word: &str) -> Option<&'c clap::Command> {
-    command.find_subcommand(word).filter(|found| found.has_subcommands())
+    command.find_subcommand(word).filter(|subcommand| subcommand.has_subcommands())
 }
 
 /// Returns the verb of a noun that a word of another tool means.
 fn meant(noun: &clap::Command, word: &str) -> Option<String> {
     let groups = MEANT.iter().filter(|(words, _)| words.contains(&word));
     let verbs = groups.flat_map(|(_, verbs)| verbs.iter());
-    let found = verbs.filter_map(|verb| noun.find_subcommand(verb)).find(|verb| verb.get_name() != word);
-    found.map(|verb| verb.get_name().to_owned())
+    let replacement =
+        verbs.filter_map(|verb| noun.find_subcommand(verb)).find(|verb| verb.get_name() != word);
+    replacement.map(|verb| verb.get_name().to_owned())
 }
 
 /// Completes a verb that was given alone: with each noun that has it, or that has a verb of that meaning.
 fn of_nouns(command: &clap::Command, word: &str) -> Vec<String> {
     let nouns = || command.get_subcommands().filter(|noun| noun.has_subcommands() && !noun.is_hide_set());
     let own = |noun: &clap::Command| noun.find_subcommand(word).map(|_| word.to_owned());
-    let (main, others): (Vec<_>, Vec<_>) = nouns().partition(|noun| MAIN.contains(&noun.get_name()));
-    let of_main = main.into_iter().map(|noun| (noun, own(noun).or_else(|| meant(noun, word))));
-    let of_others = others.into_iter().map(|noun| (noun, own(noun)));
+    let (main, rest): (Vec<_>, Vec<_>) = nouns().partition(|noun| MAIN.contains(&noun.get_name()));
+    let in_main = main.into_iter().map(|noun| (noun, own(noun).or_else(|| meant(noun, word))));
+    let in_rest = rest.into_iter().map(|noun| (noun, own(noun)));
     let named =
         |(noun, verb): (&clap::Command, Option<String>)| Some(format!("{} {}", noun.get_name(), verb?));
-    of_main.chain(of_others).filter_map(named).collect()
+    in_main.chain(in_rest).filter_map(named).collect()
 }
 
 /// Returns true for two words that begin with the same two letters: those that only share some are not meant.
@@ -192,7 +193,7 @@ mod tests {
             let error = refusal(words).expect("no such option");
             assert!(error.get(ContextKind::InvalidArg).is_some(), "{words:?}");
             match error.get(ContextKind::SuggestedArg) {
-                Some(ContextValue::String(one)) => Some(one.clone()),
+                Some(ContextValue::String(suggestion)) => Some(suggestion.clone()),
                 _ => None,
             }
         };
@@ -225,9 +226,9 @@ mod tests {
                         continue;
                     }
                     tried += 1;
-                    for one in suggested(&words) {
-                        let is_noun = super::noun(&command, &one).is_some();
-                        assert!(is_noun || is_harmless(&one), "{words:?}: {one}");
+                    for suggestion in suggested(&words) {
+                        let is_noun = super::noun(&command, &suggestion).is_some();
+                        assert!(is_noun || is_harmless(&suggestion), "{words:?}: {suggestion}");
                     }
                 }
             }
@@ -237,21 +238,21 @@ mod tests {
 
     fn misspellings(word: &str) -> Vec<String> {
         let letters: Vec<char> = word.chars().collect();
-        let mut found = Vec::new();
-        for at in 0..letters.len() {
+        let mut variants = Vec::new();
+        for position in 0..letters.len() {
             let without: String =
-                letters.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, c)| *c).collect();
+                letters.iter().enumerate().filter(|(i, _)| *i != position).map(|(_, c)| *c).collect();
             let mut replaced = letters.clone();
-            replaced[at] = 'x';
+            replaced[position] = 'x';
             let mut swapped = letters.clone();
-            swapped.swap(at, (at + 1) % letters.len());
-            found.extend([
+            swapped.swap(position, (position + 1) % letters.len());
+            variants.extend([
                 without,
                 replaced.iter().collect(),
                 swapped.iter().collect(),
-                format!("{word}{}", letters[at]),
+                format!("{word}{}", letters[position]),
             ]);
         }
-        found
+        variants
     }
 }

@@ -55,8 +55,8 @@ pub(super) enum TokenCommand {
 
 /// Returns the possible grants of a token, for completions.
 fn grants() -> Vec<CompletionCandidate> {
-    let of_tenants = TENANT.candidates().into_iter().map(|tenant| tenant.add_prefix("tenant:"));
-    ["viewer", "operator", "admin"].into_iter().map(CompletionCandidate::new).chain(of_tenants).collect()
+    let tenant_grants = TENANT.candidates().into_iter().map(|tenant| tenant.add_prefix("tenant:"));
+    ["viewer", "operator", "admin"].into_iter().map(CompletionCandidate::new).chain(tenant_grants).collect()
 }
 
 pub(super) async fn run(command: TokenCommand) -> Result<ExitCode, ClientError> {

@@ -42,7 +42,8 @@ pub(super) async fn run(
         // A caller who may not see the GPUs is shown UUIDs.
         let gpus: Vec<GpuView> = whole(client, "/api/v1/gpus").await.unwrap_or_default();
         let limits = effective.map(|effective| effective.device_memory_limits).unwrap_or_default();
-        let rows: Vec<VerifiedRow> = result.comparisons.iter().map(|one| row(one, &gpus, &limits)).collect();
+        let rows: Vec<VerifiedRow> =
+            result.comparisons.iter().map(|comparison| row(comparison, &gpus, &limits)).collect();
         print(&result, &rows, output);
     }
     Ok(match result.outcome {
@@ -89,26 +90,28 @@ static LAYOUT: ListLayout<VerifiedRow> = ListLayout {
 };
 
 /// A comparison in words. What is free is less than the limit, since the client's context is paid from it: shown is the limit.
-fn row(one: &SettingComparison, gpus: &[GpuView], limits: &[EffectiveMemory]) -> VerifiedRow {
+fn row(comparison: &SettingComparison, gpus: &[GpuView], limits: &[EffectiveMemory]) -> VerifiedRow {
+    let &SettingComparison { setting, verdict, .. } = comparison;
     let name = |uuid: &GpuUuid| {
         let index = gpus.iter().find(|gpu| gpu.uuid == *uuid).and_then(|gpu| gpu.index);
         index.map_or_else(|| uuid.to_string(), |index| index.to_string())
     };
-    let words = |value: &SettingValue| value.words(one.setting, name);
-    let (mut configured, mut seen) = (one.expected.as_ref().map(words), one.seen.as_ref().map(words));
-    if matches!(one.setting, VerifiedSetting::DeviceMemoryLimit | VerifiedSetting::LargestAllocation) {
-        let limit = limits.iter().find(|limit| Some(&limit.gpu) == one.gpu.as_ref());
+    let words = |value: &SettingValue| value.words(setting, name);
+    let (mut configured, mut seen) =
+        (comparison.expected.as_ref().map(words), comparison.seen.as_ref().map(words));
+    if matches!(setting, VerifiedSetting::DeviceMemoryLimit | VerifiedSetting::LargestAllocation) {
+        let limit = limits.iter().find(|limit| Some(&limit.gpu) == comparison.gpu.as_ref());
         configured = match limit.map(|limit| limit.bytes) {
             Some(Some(bytes)) => Some(Bytes(bytes).to_string()),
             Some(None) => Some("whole GPU".to_owned()),
             None => configured.map(|size| format!("{size} free")),
         };
     }
-    if one.setting == VerifiedSetting::DeviceMemoryLimit {
+    if setting == VerifiedSetting::DeviceMemoryLimit {
         seen = seen.map(|size| format!("{size} free"));
     }
-    let gpu = one.gpu.as_ref().map(name);
-    VerifiedRow { setting: one.setting, configured, seen, verdict: one.verdict, gpu, uuid: one.gpu.clone() }
+    let gpu = comparison.gpu.as_ref().map(name);
+    VerifiedRow { setting, configured, seen, verdict, gpu, uuid: comparison.gpu.clone() }
 }
 
 fn print(result: &VerificationResult, rows: &[VerifiedRow], output: OutputFormat) {
@@ -118,12 +121,12 @@ fn print(result: &VerificationResult, rows: &[VerifiedRow], output: OutputFormat
         VerificationOutcome::NotVerified => return line!("not verified"),
     }
     LAYOUT.print_rows(rows, output);
-    for one in &result.comparisons {
+    for comparison in &result.comparisons {
         let words = |text: &Option<String>| text.clone().unwrap_or_default();
-        let (setting, reason) = (one.setting.as_str(), words(&one.reason));
-        match one.verdict {
+        let (setting, reason) = (comparison.setting.as_str(), words(&comparison.reason));
+        match comparison.verdict {
             ComparisonVerdict::Holds => {}
-            ComparisonVerdict::Differs => line!("\n{setting}: {reason}. {}", words(&one.remedy)),
+            ComparisonVerdict::Differs => line!("\n{setting}: {reason}. {}", words(&comparison.remedy)),
             ComparisonVerdict::NotSeen => line!("{setting} was not seen: {reason}"),
         }
     }
@@ -137,11 +140,11 @@ mod tests {
     fn configured_memory_is_the_limit() {
         let uuid = "GPU-74d43ed3-7d54-4a7b-8a3d-4a3b5f0f1d11";
         let read = |setting: &str, expected: u64, seen: u64| -> SettingComparison {
-            let one = json!({
+            let comparison = json!({
                 "setting": setting, "gpu": uuid, "expected": expected, "seen": seen,
                 "verdict": "holds", "reason": null, "remedy": null,
             });
-            serde_json::from_value(one).expect("a comparison")
+            serde_json::from_value(comparison).expect("a comparison")
         };
         let limit = json!({"gpu": uuid, "bytes": 4_u64 << 30, "enforced_by": "server"});
         let limits: [EffectiveMemory; 1] = [serde_json::from_value(limit).expect("a limit")];

@@ -92,8 +92,8 @@ fn shown(name: &str) -> String {
     name.chars().take(80).flat_map(char::escape_default).collect()
 }
 
-fn refused(what: &str) -> String {
-    format!("the server's answer is refused and not used: it {what}")
+fn refused(fault: &str) -> String {
+    format!("the server's answer is refused and not used: it {fault}")
 }
 
 #[cfg(test)]

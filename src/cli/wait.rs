@@ -45,7 +45,7 @@ pub(super) fn waiting(path: &str, longest: Duration) -> String {
 pub(super) struct ProgressLine(Option<ProgressBar>);
 
 impl ProgressLine {
-    pub(super) fn new(what: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})");
             let bar = ProgressBar::new_spinner().with_style(style.expect("a constant template"));
@@ -53,13 +53,13 @@ impl ProgressLine {
             bar
         });
         let progress = Self(bar);
-        progress.say(what);
+        progress.say(text);
         progress
     }
 
-    pub(super) fn say(&self, what: &str) {
+    pub(super) fn say(&self, text: &str) {
         if let Some(bar) = &self.0 {
-            bar.set_message(printable(what).into_owned());
+            bar.set_message(printable(text).into_owned());
         }
     }
 }

@@ -57,8 +57,8 @@ pub(super) async fn run(command: ClientCommand) -> Result<ExitCode, ClientError>
         ClientCommand::Get { client: named, call } => {
             let client = call.client()?;
             let clients = polled(&client, []).await?;
-            let found = resolve(&clients, &named).map_err(ClientError::Caller)?;
-            CLIENT.show(&client, call.format(), found).await
+            let mps_client = resolve(&clients, &named).map_err(ClientError::Caller)?;
+            CLIENT.show(&client, call.format(), mps_client).await
         }
         ClientCommand::Terminate(args) => terminate(&args).await,
     }

@@ -56,21 +56,21 @@ pub(super) fn resolve<'c>(clients: &'c [ClientView], named: &str) -> Result<&'c 
     if let Some(client) = clients.iter().find(|client| client.id.to_string() == named) {
         return Ok(client);
     }
-    let mut found: Vec<&ClientView> =
+    let mut matching: Vec<&ClientView> =
         clients.iter().filter(|client| client.pid.to_string() == named).collect();
-    found.dedup_by_key(|client| client.id);
-    match found[..] {
-        [one] => Ok(one),
+    matching.dedup_by_key(|client| client.id);
+    match matching[..] {
+        [client] => Ok(client),
         [] => Err(format!("there is no client {named}: `mps-manager client list` shows them")),
         _ => {
             let candidate = |client: &&ClientView| {
                 let tenant = tenant_of(client).unwrap_or_else(|| "no tenant".to_owned());
                 format!("\n  {}  {tenant}  {}  {}", client.id, client.daemon, client.command)
             };
-            let candidates: String = found.iter().map(candidate).collect();
+            let candidates: String = matching.iter().map(candidate).collect();
             Err(format!(
                 "{} have PID {named}, give the ID of one:{candidates}",
-                counted(found.len(), "client")
+                counted(matching.len(), "client")
             ))
         }
     }

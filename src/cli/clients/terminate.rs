@@ -63,8 +63,8 @@ pub(in crate::cli) async fn terminate(args: &TerminateArgs) -> Result<ExitCode, 
         return Err(text.into());
     }
     let chosen: Vec<ClientView> = if is_by_name {
-        let known = polled(&client, []).await?;
-        let named = args.clients.iter().map(|named| resolve(&known, named).cloned());
+        let listed = polled(&client, []).await?;
+        let named = args.clients.iter().map(|named| resolve(&listed, named).cloned());
         named.collect::<Result<_, _>>()?
     } else {
         args.filter.clients(&client).await?
@@ -81,8 +81,8 @@ pub(in crate::cli) async fn terminate(args: &TerminateArgs) -> Result<ExitCode, 
     let format = args.call.format();
     let mut operations = Vec::new();
     let mut result = Ok(ExitCode::SUCCESS);
-    for one in &chosen {
-        match terminate_one(&client, args, one).await {
+    for target in &chosen {
+        match terminate_one(&client, args, target).await {
             Ok((operation, code)) => {
                 operations.push(operation);
                 if code != ExitCode::SUCCESS {
@@ -106,16 +106,16 @@ pub(in crate::cli) async fn terminate(args: &TerminateArgs) -> Result<ExitCode, 
 async fn terminate_one(
     client: &Client,
     args: &TerminateArgs,
-    one: &ClientView,
+    target: &ClientView,
 ) -> Result<(Operation, ExitCode), ClientError> {
     let stopped = args.stopped.as_ref().map(choice);
-    let path = filtered(&format!("{}/terminate", CLIENT.path_of(one.id)), &[("stopped", stopped)]);
+    let path = filtered(&format!("{}/terminate", CLIENT.path_of(target.id)), &[("stopped", stopped)]);
     let operation: Operation = client.post(&path, &json!({})).await?;
-    let tenant = tenant_of(one).map_or_else(String::new, |tenant| format!(" ({tenant})"));
+    let tenant = tenant_of(target).map_or_else(String::new, |tenant| format!(" ({tenant})"));
     let words = OperationWords {
-        doing: &format!("terminating client {}{tenant}", one.pid),
-        done: &format!("client {}{tenant} was terminated", one.pid),
-        failed: &format!("client {} was not terminated", one.id),
+        doing: &format!("terminating client {}{tenant}", target.pid),
+        done: &format!("client {}{tenant} was terminated", target.pid),
+        failed: &format!("client {} was not terminated", target.id),
     };
     follow_one_of_several(client, operation, args.wait, args.call.format(), words).await
 }

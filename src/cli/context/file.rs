@@ -58,8 +58,8 @@ impl SavedContexts {
     }
 
     fn read_from(path: &Path) -> Result<Self, String> {
-        let found = Trust::own().check(path, Content::Secret).map_err(|error| error.to_string())?;
-        if found.is_none() {
+        let metadata = Trust::own().check(path, Content::Secret).map_err(|error| error.to_string())?;
+        if metadata.is_none() {
             return Ok(Self::default());
         }
         let refused = |why: String| format!("{} cannot be used: {why}", path.display());
@@ -95,11 +95,11 @@ impl SavedContexts {
     pub(in crate::cli) fn find(&self, name: Option<&str>) -> Result<Option<&SavedContext>, String> {
         let Some(name) = name.or(self.current.as_deref()) else { return Ok(None) };
         self.contexts.get(name).map(Some).ok_or_else(|| {
-            let known: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
-            if known.is_empty() {
+            let names: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
+            if names.is_empty() {
                 format!("there is no context {name:?}: save one with `mps-manager context add`")
             } else {
-                format!("there is no context {name:?}: there is {}", known.join(", "))
+                format!("there is no context {name:?}: there is {}", names.join(", "))
             }
         })
     }
@@ -109,8 +109,8 @@ impl SavedContext {
     /// Its token; the file with it must be the caller's own too.
     pub(in crate::cli) fn token(&self) -> Result<Option<String>, String> {
         let Some(file) = &self.token_file else { return Ok(self.token.clone()) };
-        let found = Trust::own().check(file, Content::Secret).map_err(|error| error.to_string())?;
-        if found.is_none() {
+        let metadata = Trust::own().check(file, Content::Secret).map_err(|error| error.to_string())?;
+        if metadata.is_none() {
             return Err(format!("there is no {}, which the context names as its token file", file.display()));
         }
         let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;

@@ -126,13 +126,13 @@ pub(super) async fn adopt(args: AdoptArgs) -> Result<ExitCode, ClientError> {
         return adopt_ours::run(&client, yes, call.format()).await;
     };
     let foreign = FOREIGN.read(&client, &[], 0).await?;
-    let found = foreign.iter().find(|daemon| is_process(&daemon.id, &process));
-    let process = found.map_or(process, |daemon| daemon.id.to_string());
+    let foreign_daemon = foreign.iter().find(|daemon| is_process(&daemon.id, &process));
+    let process = foreign_daemon.map_or(process, |daemon| daemon.id.to_string());
     let management = if observe { "observed" } else { "managed" };
     let request = json!({ "process": process, "management": management });
     let daemon: DaemonView = client.post(&format!("{}/adopt", DAEMON.path_of(&name)), &request).await?;
     let sentence = format!("daemon {name} was adopted and is {management}");
-    for note in found.filter(|_| !observe).iter().flat_map(|daemon| &daemon.adoption.managed.notes) {
+    for note in foreign_daemon.filter(|_| !observe).iter().flat_map(|daemon| &daemon.adoption.managed.notes) {
         remark(note);
     }
     call.format().announce(&sentence, name.as_str(), &daemon);

@@ -44,11 +44,11 @@ pub(in crate::cli) fn checked(path: &Path) -> Result<(HostFile, String), String>
     let text = read(path)?;
     // JSON is YAML too.
     let file = text::read(&text, LayoutFormat::Yaml).map_err(|errors| {
-        let one = |error: &crate::domain::layout::Invalid| match error.pointer.as_str() {
+        let described = |error: &crate::domain::layout::Invalid| match error.pointer.as_str() {
             "" => error.to_string(),
             pointer => format!("{pointer}: {error}"),
         };
-        let faults: Vec<String> = errors.iter().map(one).collect();
+        let faults: Vec<String> = errors.iter().map(described).collect();
         let faults = match faults.as_slice() {
             [only] => only.clone(),
             several => format!("{}\n  {}", counted(several.len(), "fault"), several.join("\n  ")),

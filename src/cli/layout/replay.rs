@@ -123,10 +123,10 @@ async fn already_there(client: &Client, request: &Value, document: &Document) ->
     let name: LayoutName = serde_json::from_value(request["entry"].clone()).ok()?;
     let daemon: DaemonName = serde_json::from_value(request["daemon"].clone()).ok()?;
     let text = exported(client, &name, Some(&daemon), text::LayoutFormat::Json).await.ok()?;
-    let (there, wanted) = (read(&text, None).ok()?, entry(document, &name).ok()?);
-    let there = entry(&there, &name).ok()?;
-    let (recorded, expected) = (there.recorded.as_ref()?, wanted.recorded.as_ref()?);
-    if there.layout() != wanted.layout() || recorded.ids != expected.ids || recorded.shares != expected.shares
+    let (exported, wanted) = (read(&text, None).ok()?, entry(document, &name).ok()?);
+    let saved = entry(&exported, &name).ok()?;
+    let (recorded, expected) = (saved.recorded.as_ref()?, wanted.recorded.as_ref()?);
+    if saved.layout() != wanted.layout() || recorded.ids != expected.ids || recorded.shares != expected.shares
     {
         return None;
     }
@@ -191,8 +191,8 @@ fn print_results(results: &HostResults<ReplayOutcome>, format: OutputFormat) -> 
         let (result, ids, duration_ms, detail, code) = match result {
             Ok(outcome) => outcome.clone(),
             Err(ClientError::Refused(problem)) => {
-                let of_host = |field: &FieldError| format!("{host}: {}", field.detail);
-                remarks.extend(problem.errors.iter().map(of_host));
+                let remark = |field: &FieldError| format!("{host}: {}", field.detail);
+                remarks.extend(problem.errors.iter().map(remark));
                 // Only these concern the layout; a missing token or an unhealthy host does not.
                 let about_layout = [StatusCode::CONFLICT.as_u16(), StatusCode::UNPROCESSABLE_ENTITY.as_u16()];
                 let code = if about_layout.contains(&problem.status) { DIFFERS } else { ERROR };

@@ -34,7 +34,7 @@ pub(in crate::cli) static CLIENT: Noun<ClientView> = Noun {
             Field::wide("GPUS", |client| TableCell::joined(client.memory.iter().map(|memory| &memory.gpu))),
             Field::rows(|client| {
                 let memory = client.memory.iter();
-                memory.map(|one| ("Memory", format!("{} on {}", bytes(one.used_bytes), one.gpu))).collect()
+                memory.map(|used| ("Memory", format!("{} on {}", bytes(used.used_bytes), used.gpu))).collect()
             }),
         ],
     )

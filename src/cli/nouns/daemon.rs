@@ -71,9 +71,9 @@ pub(in crate::cli) static DAEMON: Noun<DaemonView> = Noun {
             Field::rows(|daemon| {
                 let layout = daemon.status.as_ref().and_then(|status| status.layout.as_ref());
                 let partitions = layout.into_iter().flat_map(|layout| &layout.partitions);
-                let row = |one: &PartitionStatus| {
-                    let sms = one.sms.map_or_else(String::new, |sms| format!(", {sms} SMs"));
-                    ("Partition", format!("{}{sms}", one.partition))
+                let row = |partition: &PartitionStatus| {
+                    let sms = partition.sms.map_or_else(String::new, |sms| format!(", {sms} SMs"));
+                    ("Partition", format!("{}{sms}", partition.partition))
                 };
                 partitions.map(row).collect()
             }),

@@ -74,12 +74,12 @@ fn facts(incident: &IncidentView) -> Vec<(&'static str, String)> {
 
 /// Returns the label and the text for the end of an incident: the time of its recovery, with the time since it was opened last; or the
 /// time at which it happened last, for incidents that are over at once.
-fn ending(opened_at: i64, at: i64, ms: Option<i64>) -> (&'static str, String) {
-    let when = rfc3339::format(at);
+fn ending(opened_at: i64, ended_at: i64, ms: Option<i64>) -> (&'static str, String) {
+    let when = rfc3339::format(ended_at);
     match ms {
         None => ("Last seen", when),
-        Some(ms) if at - ms > opened_at => {
-            let reopened = rfc3339::format(at - ms);
+        Some(ms) if ended_at - ms > opened_at => {
+            let reopened = rfc3339::format(ended_at - ms);
             ("Recovered", format!("{when} ({}; opened last at {reopened})", recovery_words(ms)))
         }
         Some(ms) => ("Recovered", format!("{when} ({})", recovery_words(ms))),
@@ -156,12 +156,12 @@ mod tests {
 
     #[test]
     fn recovery_counts_from_the_last_opening() {
-        let at = |second: &str| format!("2026-01-01T00:00:{second}Z");
-        let ms = |second: &str| rfc3339::parse(&at(second)).expect("a time");
+        let time = |second: &str| format!("2026-01-01T00:00:{second}Z");
+        let ms = |second: &str| rfc3339::parse(&time(second)).expect("a time");
         let ending = |took| super::ending(ms("10.000"), ms("57.000"), took);
-        let again = format!("{} (after 0.4 s; opened last at {})", at("57.000"), at("56.600"));
-        assert_eq!(ending(Some(47_000)), ("Recovered", format!("{} (after 47 s)", at("57.000"))));
+        let again = format!("{} (after 0.4 s; opened last at {})", time("57.000"), time("56.600"));
+        assert_eq!(ending(Some(47_000)), ("Recovered", format!("{} (after 47 s)", time("57.000"))));
         assert_eq!(ending(Some(400)), ("Recovered", again));
-        assert_eq!(ending(None), ("Last seen", at("57.000")));
+        assert_eq!(ending(None), ("Last seen", time("57.000")));
     }
 }

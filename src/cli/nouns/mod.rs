@@ -222,6 +222,7 @@ async fn with_incidents(
 ) -> Result<DetailsTable, ClientError> {
     let path = filtered(&format!("{INCIDENTS}?current=true"), filters);
     let incidents: Vec<IncidentView> = all(client, &path).await?;
-    let line = |one: &IncidentView| format!("{}: {} ({})", one.id, one.summary, word(one.state));
-    Ok(incidents.iter().fold(details, |details, one| details.row("Incident", line(one))))
+    let line =
+        |incident: &IncidentView| format!("{}: {} ({})", incident.id, incident.summary, word(incident.state));
+    Ok(incidents.iter().fold(details, |details, incident| details.row("Incident", line(incident))))
 }

@@ -49,11 +49,11 @@ pub(in crate::cli) static TENANT: Noun<TenantView> = Noun {
             Field::detail("Expires", expiry).if_known(),
             Field::rows(|tenant| {
                 let effective = tenant.status.effective.as_ref();
-                let other =
+                let limits =
                     effective.and_then(TenantEffective::other_limits).map(|words| ("Older clients", words));
                 let provisioning = tenant.status.provisioning.as_ref();
                 let share = provisioning.and_then(|status| status.share_of(&tenant.name));
-                other.into_iter().chain(share.map(|words| ("Share", words))).collect()
+                limits.into_iter().chain(share.map(|words| ("Share", words))).collect()
             }),
             Field::wide("WEIGHT", |tenant| tenant.spec.weight.to_string().into()),
             Field::wide("UID", |tenant| tenant.spec.uid.to_string().into()),

@@ -68,8 +68,8 @@ impl DetailsTable {
         if !self.conditions.is_empty() {
             line!("\nAttention:");
         }
-        for one in &self.conditions {
-            line!("  {}", condition_sentence(one, &one.message, format));
+        for condition in &self.conditions {
+            line!("  {}", condition_sentence(condition, &condition.message, format));
         }
     }
 }

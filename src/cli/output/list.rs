@@ -152,9 +152,10 @@ impl<T> ListLayout<T> {
         let rows: Vec<Vec<TableCell>> =
             items.iter().map(|item| chosen.iter().map(|column| column.cell(item)).collect()).collect();
         let shown = shown_columns(&headings, &rows, width);
-        let of_row =
-            |row: &Vec<TableCell>| -> Vec<TableCell> { shown.iter().map(|at| row[*at].clone()).collect() };
-        (shown.iter().map(|at| headings[*at]).collect(), rows.iter().map(of_row).collect())
+        let cells = |row: &Vec<TableCell>| -> Vec<TableCell> {
+            shown.iter().map(|column| row[*column].clone()).collect()
+        };
+        (shown.iter().map(|column| headings[*column]).collect(), rows.iter().map(cells).collect())
     }
 
     /// Returns true if the details of an item name GPUs.

@@ -28,20 +28,20 @@ pub(super) fn shown_columns(
 ) -> Vec<usize> {
     let all = 0..headings.len();
     let Some(width) = width else { return all.collect() };
-    let needed = |at: usize| {
-        let natural = natural_width(at, headings, rows);
-        let legible = LEGIBLE.max(headings[at].text.width());
-        if headings[at].may_be_cut { natural.min(legible) } else { natural }
+    let needed = |column: usize| {
+        let natural = natural_width(column, headings, rows);
+        let legible = LEGIBLE.max(headings[column].text.width());
+        if headings[column].may_be_cut { natural.min(legible) } else { natural }
     };
-    let mut shown: Vec<usize> = all.clone().filter(|at| headings[*at].rank == 0).collect();
-    let mut others: Vec<usize> = all.filter(|at| headings[*at].rank > 0).collect();
-    others.sort_by_key(|at| headings[*at].rank);
-    let mut taken: usize = shown.iter().map(|at| needed(*at) + GAP).sum();
-    for at in others {
-        let more = needed(at) + GAP;
+    let mut shown: Vec<usize> = all.clone().filter(|column| headings[*column].rank == 0).collect();
+    let mut optional: Vec<usize> = all.filter(|column| headings[*column].rank > 0).collect();
+    optional.sort_by_key(|column| headings[*column].rank);
+    let mut taken: usize = shown.iter().map(|column| needed(*column) + GAP).sum();
+    for column in optional {
+        let more = needed(column) + GAP;
         if taken + more <= width + GAP {
             taken += more;
-            shown.push(at);
+            shown.push(column);
         }
     }
     shown.sort_unstable();
@@ -49,8 +49,8 @@ pub(super) fn shown_columns(
 }
 
 /// Returns the width of the widest cell of a column, its heading included.
-fn natural_width(at: usize, headings: &[TableHeading], rows: &[Vec<TableCell>]) -> usize {
-    rows.iter().map(|row| row[at].width()).chain([headings[at].text.width()]).max().unwrap_or(0)
+fn natural_width(column: usize, headings: &[TableHeading], rows: &[Vec<TableCell>]) -> usize {
+    rows.iter().map(|row| row[column].width()).chain([headings[column].text.width()]).max().unwrap_or(0)
 }
 
 /// Returns one line for the headings and one for each row, at most `width` wide as far as columns may be cut.
@@ -83,14 +83,16 @@ pub(super) fn fitted_widths(
     rows: &[Vec<TableCell>],
     width: Option<usize>,
 ) -> Vec<usize> {
-    let mut widths: Vec<usize> = (0..headings.len()).map(|at| natural_width(at, headings, rows)).collect();
+    let mut widths: Vec<usize> =
+        (0..headings.len()).map(|column| natural_width(column, headings, rows)).collect();
     let Some(width) = width else { return widths };
     let gaps = GAP * widths.len().saturating_sub(1);
     // Always cuts the widest column, so that short ones stay whole.
     while widths.iter().sum::<usize>() + gaps > width {
-        let cuttable = (0..widths.len())
-            .filter(|at| headings[*at].may_be_cut && widths[*at] > LEAST.max(headings[*at].text.width()));
-        let Some(widest) = cuttable.max_by_key(|at| widths[*at]) else { break };
+        let cuttable = (0..widths.len()).filter(|column| {
+            headings[*column].may_be_cut && widths[*column] > LEAST.max(headings[*column].text.width())
+        });
+        let Some(widest) = cuttable.max_by_key(|column| widths[*column]) else { break };
         widths[widest] -= 1;
     }
     widths

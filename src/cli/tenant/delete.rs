@@ -175,8 +175,8 @@ impl RemainingProcesses {
     async fn at(client: &Client, path: &str, until: Instant) -> Result<Option<Self>, ClientError> {
         loop {
             // If the daemon cannot be read now, its last known clients count.
-            let seen: Result<TenantView, ClientError> = client.get(&format!("{path}?fresh=true")).await;
-            if seen.is_ok_and(|tenant| !tenant.status.draining) {
+            let reread: Result<TenantView, ClientError> = client.get(&format!("{path}?fresh=true")).await;
+            if reread.is_ok_and(|tenant| !tenant.status.draining) {
                 return Ok(None);
             }
             let mut left = match Self::now(client, path).await {
@@ -205,25 +205,26 @@ impl RemainingProcesses {
 
     /// Describes each process by its ID and its command.
     fn words(&self) -> String {
-        let clients = self.clients.iter().map(|one| format!("client {} ({})", one.pid, one.command));
+        let clients = self.clients.iter().map(|client| format!("client {} ({})", client.pid, client.command));
         let leases =
-            self.leases.iter().map(|one| format!("a lease of process {} ({})", one.pid, one.command));
+            self.leases.iter().map(|lease| format!("a lease of process {} ({})", lease.pid, lease.command));
         enumerated(&clients.chain(leases).collect::<Vec<_>>())
     }
 
     /// Terminates the clients in the safe order, and revokes the leases of the others, which run on.
     async fn end(&self, client: &Client, path: &str) -> Result<(), ClientError> {
-        for one in &self.clients {
-            let terminate = format!("{}/terminate?stopped=continue", CLIENT.path_of(one.id));
+        for mps_client in &self.clients {
+            let terminate = format!("{}/terminate?stopped=continue", CLIENT.path_of(mps_client.id));
             let operation: Operation = match client.post(&terminate, &json!({})).await {
                 // It has ended meanwhile.
                 Err(error) if is_missing(&error) => continue,
                 answer => answer?,
             };
-            let operation = ended(client, operation, &format!("terminating client {}", one.pid)).await?;
+            let operation =
+                ended(client, operation, &format!("terminating client {}", mps_client.pid)).await?;
             if operation.state != OperationState::Succeeded {
                 let why = operation.error.unwrap_or_else(|| operation.state.as_str().to_owned());
-                complain(&format!("client {} was not terminated: {why}", one.id));
+                complain(&format!("client {} was not terminated: {why}", mps_client.id));
             }
         }
         for lease in &self.leases {

@@ -90,7 +90,7 @@ async fn announced(
     if answer.made == SpecChange::Created && args.fields.uid.is_none() {
         parts.push(format!("its processes run as uid {}", written.spec.uid));
     }
-    let above = |one: &&Condition| one.kind == ConditionType::ClientsAboveMaximum;
+    let above = |condition: &&Condition| condition.kind == ConditionType::ClientsAboveMaximum;
     parts.extend(written.status.conditions.iter().find(above).map(|above| above.message.clone()));
     if !written.status.weakens.is_empty() {
         let daemon: DaemonView = client.get(&DAEMON.path_of(&written.spec.daemon)).await?;

@@ -185,14 +185,14 @@ fn table<T>(layout: &ListLayout<T>, items: &[T], width: usize) -> Vec<Line<'stat
         return vec![Line::styled(cut(&format!("No {}.", layout.noun), width), faint())];
     }
     let (rows, widths) = layout.grid(items, width);
-    let line = |(at, row): (usize, &Vec<TableCell>)| {
+    let line = |(number, row): (usize, &Vec<TableCell>)| {
         let mut spans = Vec::new();
         let mut gap = 0;
         for (cell, width) in row.iter().zip(&widths) {
             let text = cell.cut(*width).into_owned();
             spans.push(Span::raw(" ".repeat(gap)));
             gap = width.saturating_sub(text.width()) + 2;
-            spans.push(Span::styled(text, if at == 0 { bold() } else { style(cell.colour()) }));
+            spans.push(Span::styled(text, if number == 0 { bold() } else { style(cell.colour()) }));
         }
         Line::from(spans)
     };
@@ -262,7 +262,8 @@ fn sms_of(gpu: &GpuView, tenants: &[TenantView]) -> u32 {
         on_it.filter_map(|tenant| tenant.status.effective.as_ref()).map(|effective| &effective.threads);
     threads
         .map(|threads| {
-            let own = threads.partitions.iter().filter(|one| one.gpu == gpu.uuid).map(|one| one.sms).sum();
+            let own =
+                threads.partitions.iter().filter(|part| part.gpu == gpu.uuid).map(|part| part.sms).sum();
             if threads.partitions.is_empty() { threads.predicted_sms.unwrap_or(0) } else { own }
         })
         .sum()

@@ -63,10 +63,10 @@ fn sixteen_gpus_keep_their_columns() {
         let uuid =
             GpuUuid::parse(&format!("GPU-00000000-0000-0000-0000-0000000000{index:02}")).expect("a UUID");
         let used = if index % 3 == 0 { 13 << 30 } else { 74 << 20 };
-        let mut one =
+        let mut gpu_view =
             GpuView { uuid: uuid.clone(), index: Some(index), memory_used: Some(used), ..gpu.clone() };
-        one.name = Some("NVIDIA H100 80GB HBM3".into());
-        host.gpus.push(one);
+        gpu_view.name = Some("NVIDIA H100 80GB HBM3".into());
+        host.gpus.push(gpu_view);
         let name = DaemonName::parse(&format!("gpu{index}")).expect("a name");
         let mut of = DaemonView { name, ..daemon.clone() };
         of.spec.gpus = vec![uuid];
@@ -79,7 +79,7 @@ fn sixteen_gpus_keep_their_columns() {
         let columns = |line: &str| {
             line.char_indices()
                 .filter(|(_, letter)| *letter == '[')
-                .map(|(at, _)| line[..at].chars().count())
+                .map(|(offset, _)| line[..offset].chars().count())
                 .collect::<Vec<_>>()
         };
         for line in &bars {
