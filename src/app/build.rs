@@ -184,7 +184,7 @@ impl App {
             streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
             health: health.clone(),
             cdi: config.cdi_directory(),
-            waiting_for_driver: platform.waiting.as_ref().map(|waiting| waiting.what.clone()),
+            waiting_for_driver: platform.waiting.as_ref().map(|waiting| waiting.missing.clone()),
         });
         service.without_permit().withdraw_engine_files().await;
         let first_start = service.without_permit().start().await.map_err(refused)?;
@@ -398,7 +398,7 @@ async fn flush_events(events: &EventQueue, mut writer: JoinHandle<()>, service: 
 async fn open_store(clock: Clock, database: &Path, health: HostHealth) -> Result<Store, StartupError> {
     Store::open_with(database, clock.unix_ms(), health).await.map_err(|error| match error {
         StoreError::Database(_) => StartupError(format!("{}: {error}", database.display())),
-        other => refused(other),
+        error => refused(error),
     })
 }
 

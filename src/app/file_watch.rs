@@ -10,7 +10,7 @@ use crate::domain::condition::ConditionReason;
 use crate::domain::event::{AuditDamage, DomainEvent};
 use crate::domain::health::{FaultReport, HostFault, HostHealth};
 use crate::host::files::free_bytes;
-use crate::store::audit_head::{self, AUDIT_HEAD, AuditHead, Truncated};
+use crate::store::audit_head::{self, AUDIT_HEAD, AuditHead};
 use crate::store::{self, Store, StoreError};
 
 /// Pause between two checks of the files; a row that was committed longer ago than this is remembered in `audit.head`.
@@ -23,7 +23,7 @@ const NO_ROOM: u64 = 64 << 10;
 /// Describes why a state directory lacks its database, where other files in it show that it had one.
 pub(super) fn missing_database(state_dir: &Path) -> Option<String> {
     let database = state_dir.join(DATABASE);
-    let what = match std::fs::metadata(&database) {
+    let problem = match std::fs::metadata(&database) {
         Ok(file) if file.len() > 0 => return None,
         Ok(_) => "is empty",
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => "is missing",
@@ -33,7 +33,7 @@ pub(super) fn missing_database(state_dir: &Path) -> Option<String> {
     let signs = [state_dir.join("admin.token"), state_dir.join(audit_head::AUDIT_HEAD)];
     let sign = signs.into_iter().find(|sign| sign.exists())?;
     Some(format!(
-        "{} {what}, though a manager has served from this state directory before ({} is there)",
+        "{} {problem}, though a manager has served from this state directory before ({} is there)",
         database.display(),
         sign.display()
     ))
@@ -49,8 +49,8 @@ pub(super) fn check_database(state_dir: &Path, new_database: bool) -> Result<(),
         )));
     }
     match missing {
-        Some(what) if !new_database => Err(StartupError(format!(
-            "{what}: restore a backup (`mps-manager restore FILE --state-dir {}`), or give --new-database to begin with an empty \
+        Some(problem) if !new_database => Err(StartupError(format!(
+            "{problem}: restore a backup (`mps-manager restore FILE --state-dir {}`), or give --new-database to begin with an empty \
              database; daemons that run are listed as foreign then",
             state_dir.display()
         ))),
@@ -69,13 +69,13 @@ pub(super) async fn compare_audit(
 ) -> Result<(), StartupError> {
     let (reason, damage, means) = match head.read() {
         Ok(None) => return Ok(()),
-        Ok(Some(known)) => {
-            let compared = audit_head::compare(&mut *store.read().await.map_err(refused)?, &known).await;
-            let Err(Truncated { known, found }) = compared.map_err(refused)? else { return Ok(()) };
-            let damage = if found.id < known.id {
-                AuditDamage::Truncated { known: known.id, found: found.id }
+        Ok(Some(remembered)) => {
+            let compared = audit_head::compare(&mut *store.read().await.map_err(refused)?, &remembered).await;
+            let Err(lost) = compared.map_err(refused)? else { return Ok(()) };
+            let damage = if lost.found.id < lost.known.id {
+                AuditDamage::Truncated { known: lost.known.id, found: lost.found.id }
             } else {
-                AuditDamage::RowReplaced(known.id)
+                AuditDamage::RowReplaced(lost.known.id)
             };
             (ConditionReason::RowsMissing, damage, "the database lost")
         }
@@ -165,7 +165,7 @@ pub(super) async fn remember(store: &Store, head: &AuditHead, health: &HostHealt
     drop(reader);
     let head = head.clone();
     let written = tokio::task::spawn_blocking(move || match head.read() {
-        Ok(Some(known)) if known == now => Ok(()),
+        Ok(Some(remembered)) if remembered == now => Ok(()),
         _ => head.write(&now),
     });
     match written.await {

@@ -31,7 +31,7 @@ pub(super) struct Platform {
 #[derive(Clone)]
 pub(super) struct DriverWait {
     /// Description of the missing parts.
-    pub(super) what: String,
+    pub(super) missing: String,
     /// GPUs as a maintenance remembers them.
     remembered: Option<SuspendedGpus>,
 }
@@ -94,8 +94,8 @@ pub(super) fn remembered(text: Option<&str>) -> Option<SuspendedGpus> {
 pub(super) fn find(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, StartupError> {
     let is_simulated = config.sim.is_some();
     let kept = remembered.clone();
-    let found = if is_simulated { simulated(config, remembered) } else { real(config, remembered) };
-    found.or_else(|Missing { what, opener, directory }| match opener {
+    let platform = if is_simulated { simulated(config, remembered) } else { real(config, remembered) };
+    platform.or_else(|Missing { message, opener, directory }| match opener {
         Some(opener) if config.waits_for_driver() => {
             // The programs may come with the driver: one package may have both.
             let [control, server] = [CONTROL, SERVER].map(|name| directory.join(name));
@@ -107,27 +107,27 @@ pub(super) fn find(config: &Config, remembered: Option<SuspendedGpus>) -> Result
                 binaries: Binaries { control, server },
                 extra_env: Vec::new(),
                 simulated: is_simulated,
-                waiting: Some(DriverWait { what, remembered: kept }),
+                waiting: Some(DriverWait { missing: message, remembered: kept }),
             })
         }
-        _ if is_simulated => Err(StartupError(what)),
+        _ if is_simulated => Err(StartupError(message)),
         _ => Err(StartupError(format!(
-            "{what}\nTo try mps-manager without a GPU, start it with --sim h200x2: a simulated host."
+            "{message}\nTo try mps-manager without a GPU, start it with --sim h200x2: a simulated host."
         ))),
     })
 }
 
 /// Waits until the driver and its programs are present, then cancels the token.
-pub(super) async fn arrives(config: Config, waiting: DriverWait, here: CancellationToken) {
+pub(super) async fn arrives(config: Config, waiting: DriverWait, arrived: CancellationToken) {
     let config = Config { wait_for_driver: Some(false), ..config };
     let pause = Timings::duration(config.timings.driver_wait_ms);
     loop {
         tokio::time::sleep(pause).await;
         // A remembered maintenance keeps the driver untouched here too.
         let (config, remembered) = (config.clone(), waiting.remembered.clone());
-        let found = tokio::task::spawn_blocking(move || find(&config, remembered).map(drop)).await;
-        match found {
-            Ok(Ok(())) => return here.cancel(),
+        let attempt = tokio::task::spawn_blocking(move || find(&config, remembered).map(drop)).await;
+        match attempt {
+            Ok(Ok(())) => return arrived.cancel(),
             Ok(Err(missing)) => tracing::debug!(%missing, "still waiting for the driver"),
             Err(error) => tracing::error!(%error, "the driver could not be looked for"),
         }
@@ -138,7 +138,7 @@ type Opener = fn() -> Result<Box<dyn Inventory>, InventoryError>;
 
 /// Parts of a host that are missing.
 struct Missing {
-    what: String,
+    message: String,
     /// Opens the driver once it is present; `None` where waiting would not help.
     opener: Option<Opener>,
     directory: PathBuf,
@@ -146,7 +146,7 @@ struct Missing {
 
 impl<E: std::fmt::Display> From<E> for Missing {
     fn from(error: E) -> Self {
-        Self { what: error.to_string(), opener: None, directory: PathBuf::new() }
+        Self { message: error.to_string(), opener: None, directory: PathBuf::new() }
     }
 }
 
@@ -168,7 +168,7 @@ fn real(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platform, 
         (inventory, binaries) => {
             let missing: Vec<String> = inventory.err().into_iter().chain(binaries.err()).collect();
             Err(Missing {
-                what: missing.join("\n"),
+                message: missing.join("\n"),
                 opener: Some(open_nvml),
                 directory: config.mps_dir.clone().unwrap_or_default(),
             })
@@ -205,11 +205,11 @@ fn simulated(config: &Config, remembered: Option<SuspendedGpus>) -> Result<Platf
         Some(remembered) => Suspendable::closed(opener, remembered),
         None => Suspendable::open(opener).map_err(|error| match error {
             InventoryError::NoDriver { .. } => Missing {
-                what: error.to_string(),
+                message: error.to_string(),
                 opener: Some(|| Err(InventoryError::Suspended)),
                 directory: programs.clone(),
             },
-            other => other.into(),
+            error => error.into(),
         })?,
     };
     Ok(Platform {

@@ -142,8 +142,8 @@ impl Recorder {
             _ = hang_up.recv() => stopped(),
         };
         let log = daemon.end().await;
-        let said = capability::words(&self.program(), &self.place.join("asked")).await;
-        let (version, help) = said.map_err(refused)?;
+        let described = capability::words(&self.program(), &self.place.join("asked")).await;
+        let (version, help) = described.map_err(refused)?;
         let driver = self.platform.inventory.known_driver().ok();
         let driver = driver.and_then(GpuDriver::running);
         let capability = self.gpu.compute_capability;
@@ -154,7 +154,7 @@ impl Recorder {
                 name: self.gpu.name.clone(),
                 sms: self.gpu.sms,
                 memory_total: self.gpu.memory_total,
-                compute_capability: capability.map(|one| format!("{}.{}", one.major, one.minor)),
+                compute_capability: capability.map(|version| format!("{}.{}", version.major, version.minor)),
                 driver: driver.as_ref().map(|driver| driver.version.clone()),
                 cuda: driver.and_then(|driver| driver.cuda),
             },
@@ -347,18 +347,18 @@ impl RecordingDaemon {
 /// Replaces a UUID by [`NOBODYS`], also where a table shows only its beginning.
 fn without_uuid(text: &str, uuid: &str) -> String {
     let text = text.replace(uuid, NOBODYS);
-    let mut found = String::with_capacity(text.len());
+    let mut replaced = String::with_capacity(text.len());
     let mut rest = text.as_str();
-    while let Some(at) = rest.find("GPU-") {
-        let (before, word) = rest.split_at(at);
-        let end = word.find(|one: char| !(one.is_ascii_alphanumeric() || one == '-')).unwrap_or(word.len());
+    while let Some(start) = rest.find("GPU-") {
+        let (before, word) = rest.split_at(start);
+        let end = word.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).unwrap_or(word.len());
         let (word, after) = word.split_at(end);
         let is_beginning = word.len() > 4 && uuid.starts_with(word);
-        found.push_str(before);
-        found.push_str(if is_beginning { &NOBODYS[..word.len()] } else { word });
+        replaced.push_str(before);
+        replaced.push_str(if is_beginning { &NOBODYS[..word.len()] } else { word });
         rest = after;
     }
-    found + rest
+    replaced + rest
 }
 
 /// Parses a line of a recording into a command on this GPU.

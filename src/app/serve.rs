@@ -80,15 +80,15 @@ pub async fn serve(
                 return Err(refused);
             }
         };
-        stopping =
-            stopping.or(signals.take().map(|it| tokio::spawn(lifecycle::watch(it, stop.clone(), effect))));
+        stopping = stopping
+            .or(signals.take().map(|signals| tokio::spawn(lifecycle::watch(signals, stop.clone(), effect))));
         announce(&config, &listening.borrow());
         let is_waiting = app.waiting().is_some();
         welcome::print(&config, &listening.borrow(), login.as_ref(), options.remove_at_exit, is_waiting);
         let arriving = if let Some(waiting) = app.waiting().cloned() {
             tracing::warn!(
                 "waiting for the NVIDIA driver, and changing nothing until it is here: {}",
-                waiting.what
+                waiting.missing
             );
             lifecycle::ready(&format!("serving on {url}, and waiting for the NVIDIA driver"));
             Some(tokio::spawn(platform::arrives(config.clone(), waiting, round.clone())))

@@ -150,17 +150,17 @@ pub async fn end_processes(runtime_dir: &Path) -> Result<usize, TrialError> {
     let world = world(runtime_dir);
     let mut ended = BTreeSet::new();
     for round in 0..ROUNDS {
-        let found = processes(&world);
-        if found.is_empty() {
+        let running = processes(&world);
+        if running.is_empty() {
             return Ok(ended.len());
         }
         let signal = if round == 0 { Signal::TERM } else { Signal::KILL };
-        for &process in &found {
+        for &process in &running {
             let sent = send(process, signal, SignalReason::SimulatedProgram);
             sent.map_err(|error| TrialError::Process { process, reason: error.to_string() })?;
             ended.insert((process.pid, process.start_time));
         }
-        let deaths = join_all(found.into_iter().map(process::death));
+        let deaths = join_all(running.into_iter().map(process::death));
         // A process that survives is found in the next round.
         let _ = tokio::time::timeout(DYING, deaths).await;
     }
@@ -232,11 +232,11 @@ fn processes(world: &Path) -> Vec<Identity> {
         let mut values = words.iter().skip(3).zip(words.iter().skip(2));
         values.any(|(value, option)| option == "--world" && is_same_directory(Path::new(value), world))
     });
-    let mut found: Vec<Identity> = named.chain(by_option).collect();
-    found.retain(|id| is_of_simulated_host(id.pid));
-    found.sort_unstable_by_key(|id| (id.pid, id.start_time));
-    found.dedup();
-    found
+    let mut identities: Vec<Identity> = named.chain(by_option).collect();
+    identities.retain(|id| is_of_simulated_host(id.pid));
+    identities.sort_unstable_by_key(|id| (id.pid, id.start_time));
+    identities.dedup();
+    identities
 }
 
 fn is_state(name: &str) -> bool {
@@ -271,7 +271,7 @@ fn remove(directory: &Path, is_own: impl Fn(&str) -> bool) -> Result<DirectoryRe
     let names = entries(directory)?;
     for name in names.iter().filter(|name| is_own(name)) {
         let path = directory.join(name);
-        let is_directory = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
+        let is_directory = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir());
         let removed = if is_directory { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         match removed {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {

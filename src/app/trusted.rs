@@ -64,7 +64,7 @@ pub(super) fn make_runtime_directory(path: &Path) -> Result<(), StartupError> {
 /// Refuses a state directory, or a file in it, that others could change.
 pub(super) fn check_state(directory: &Path, trust: &Trust) -> Result<(), Untrusted> {
     match trust.check(directory, Content::Directory)? {
-        Some(found) if found.is_dir() => {}
+        Some(metadata) if metadata.is_dir() => {}
         // Nothing is in it; its user reports what is wrong.
         _ => return Ok(()),
     }
@@ -77,7 +77,7 @@ pub(super) fn check_state(directory: &Path, trust: &Trust) -> Result<(), Untrust
 /// Refuses a runtime directory that others could change, or that leads elsewhere by a link in it.
 pub(super) fn check_runtime(directory: &Path, trust: &Trust) -> Result<(), Untrusted> {
     match trust.check(directory, Content::Directory)? {
-        Some(found) if found.is_dir() => {}
+        Some(metadata) if metadata.is_dir() => {}
         _ => return Ok(()),
     }
     trust.check_no_link(&directory.join("api.sock"), Content::Socket)?;

@@ -88,7 +88,7 @@ pub(super) fn listen(host: &HostFacts) -> Judgement {
         );
     };
     // The address is the manager's own, or another program's.
-    let seen = match (&host.manager, host.listens) {
+    let problem = match (&host.manager, host.listens) {
         (ManagerFacts::Serves { pid: None, .. }, _) => {
             return skipped(format!(
                 "{address} is in use; this user may not see whether the manager uses it"
@@ -107,7 +107,7 @@ pub(super) fn listen(host: &HostFacts) -> Judgement {
         ),
         _ => format!("{address}: {error}"),
     };
-    fail(seen, "stop what uses the port, or give another address with --listen")
+    fail(problem, "stop what uses the port, or give another address with --listen")
 }
 
 pub(super) fn certificate(host: &HostFacts) -> Judgement {

@@ -19,9 +19,9 @@ pub(super) fn daemons(host: &HostFacts) -> Judgement {
     };
     let findings = daemons.iter().flat_map(|(name, conditions)| {
         let bad = conditions.iter().flatten().filter(|condition| condition.needs_attention());
-        bad.map(move |one| CheckFinding {
-            seen: format!("{name}: {}: {}", called(one), one.message),
-            remedy: remedy(name, one),
+        bad.map(move |condition| CheckFinding {
+            seen: format!("{name}: {}: {}", called(condition), condition.message),
+            remedy: remedy(name, condition),
         })
     });
     each(CheckVerdict::Warn, findings)?;
@@ -75,7 +75,7 @@ pub(super) fn waiting_users(host: &HostFacts) -> Judgement {
             |name| format!("mps-manager daemon set {name} --multi-user"),
         ),
     };
-    let is_kept_waiting = |one: &&WaitingUsers| !one.served.is_empty() && !one.clients.is_empty();
+    let is_kept_waiting = |waiting: &&WaitingUsers| !waiting.served.is_empty() && !waiting.clients.is_empty();
     each(CheckVerdict::Warn, host.waiting.iter().filter(is_kept_waiting).map(finding))?;
     if host.daemons.iter().all(|daemon| daemon.environment.is_err()) {
         return skipped("no MPS control daemon runs that could be read");
@@ -90,9 +90,9 @@ pub(super) fn privileged_socket(host: &HostFacts) -> Judgement {
         .as_ref()
         .or_else(|error| skipped(format!("the mounts of other processes could not be searched: {error}")))?;
     // One container may mount the directories of several daemons.
-    let seen = search.found.iter();
+    let mounts = search.found.iter();
     let places: BTreeSet<String> =
-        seen.map(|one| format!("{} of process {}", one.point.display(), one.process.pid)).collect();
+        mounts.map(|mount| format!("{} of process {}", mount.point.display(), mount.process.pid)).collect();
     if !places.is_empty() {
         return warn(
             format!(
@@ -117,9 +117,10 @@ pub(super) fn privileged_socket(host: &HostFacts) -> Judgement {
 pub(super) fn foreign_daemons(host: &HostFacts) -> Judgement {
     let is_own = |daemon: &Running| {
         let identity = (daemon.identity.pid, daemon.identity.start_time);
-        let token = daemon.environment.as_ref().ok().and_then(|seen| seen.token.as_ref());
-        host.contents().is_some_and(|known| {
-            token.is_some_and(|token| known.tokens.contains(token)) || known.processes.contains(&identity)
+        let token = daemon.environment.as_ref().ok().and_then(|surroundings| surroundings.token.as_ref());
+        host.contents().is_some_and(|contents| {
+            token.is_some_and(|token| contents.tokens.contains(token))
+                || contents.processes.contains(&identity)
         })
     };
     let finding =
@@ -130,15 +131,15 @@ pub(super) fn foreign_daemons(host: &HostFacts) -> Judgement {
 
 /// Returns the command that shows a remedy for a daemon, or, where no manager serves, the command that ends the daemon.
 fn foreign_remedy(host: &HostFacts, daemon: &Running) -> String {
-    let seen = daemon.environment.as_ref().ok();
+    let surroundings = daemon.environment.as_ref().ok();
     // A manager started it in this runtime directory, but the database does not know it.
-    let is_lost = |seen: &Surroundings| {
-        seen.token.is_some() && seen.pipe_directory.starts_with(&host.config.runtime_dir)
+    let is_lost = |surroundings: &Surroundings| {
+        surroundings.token.is_some() && surroundings.pipe_directory.starts_with(&host.config.runtime_dir)
     };
-    if seen.is_some_and(is_lost) {
+    if surroundings.is_some_and(is_lost) {
         return "mps-manager daemon adopt --all-ours".to_owned();
     }
-    let pipes = seen.map(|seen| seen.pipe_directory.display().to_string());
+    let pipes = surroundings.map(|surroundings| surroundings.pipe_directory.display().to_string());
     let (process, owner) = (ClientId::from(daemon.identity), &daemon.owner);
     if owner.is_supervised() || owner.tenant.is_some() || owner.container.is_some() {
         return owner.remedy(pipes.as_deref());
@@ -155,10 +156,10 @@ fn described(host: &HostFacts, daemon: &Running) -> String {
     let mut words = vec![format!("control daemon {}{whose}", daemon.identity.pid)];
     match &daemon.environment {
         Err(why) => words.push(format!("({why})")),
-        Ok(seen) => {
-            words.push(format!("at {}", seen.pipe_directory.display()));
+        Ok(surroundings) => {
+            words.push(format!("at {}", surroundings.pipe_directory.display()));
             let gpus = host.known_gpus();
-            let visible = visible_gpus(seen.visible_devices.as_deref(), seen.pci_order, gpus);
+            let visible = visible_gpus(surroundings.visible_devices.as_deref(), surroundings.pci_order, gpus);
             let visible = visible.unwrap_or_default();
             let indices = gpus.iter().filter(|gpu| visible.contains(&gpu.uuid)).map(|gpu| gpu.index);
             let indices = joined(indices, ", ");
@@ -166,7 +167,7 @@ fn described(host: &HostFacts, daemon: &Running) -> String {
                 words.push(format!("serves GPU {indices}"));
             }
             let owner = daemon.owner.words();
-            if seen.token.is_some() {
+            if surroundings.token.is_some() {
                 words.push(
                     "(started by another manager, or by this one before its database was lost)".to_owned(),
                 );

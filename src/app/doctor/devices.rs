@@ -23,26 +23,26 @@ pub(super) fn driver(host: &HostFacts) -> Judgement {
 pub(super) fn gpus(host: &HostFacts) -> Judgement {
     let gpus = &host.answers()?.gpus;
     if gpus.is_empty() {
-        let seen = "the driver lists no GPU, or can describe none";
-        return fail(seen, "see nvidia-smi and dmesg for a GPU that fell off the bus");
+        let problem = "the driver lists no GPU, or can describe none";
+        return fail(problem, "see nvidia-smi and dmesg for a GPU that fell off the bus");
     }
     ok(joined(gpus.iter().map(|gpu| format!("{} {}", gpu.index, gpu.name)), ", "))
 }
 
 /// Lists the indices of the GPUs that satisfy `which`, in words.
 fn those(gpus: &[Gpu], which: impl Fn(&Gpu) -> bool) -> Option<String> {
-    let found: Vec<String> =
+    let names: Vec<String> =
         gpus.iter().filter(|gpu| which(gpu)).map(|gpu| format!("GPU {}", gpu.index)).collect();
-    (!found.is_empty()).then(|| found.join(", "))
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 /// Checks the capabilities that the generation of the GPUs lacks.
 pub(super) fn compute_capability(host: &HostFacts) -> Judgement {
     let gpus = &host.gpus()?.gpus;
-    if let Some(found) = those(gpus, Gpu::is_before_volta) {
+    if let Some(old) = those(gpus, Gpu::is_before_volta) {
         return warn(
             format!(
-                "before Volta: {found}; MPS has no limits there, one user at a time, and containers need the host's /dev/shm"
+                "before Volta: {old}; MPS has no limits there, one user at a time, and containers need the host's /dev/shm"
             ),
             "nvidia-smi --query-gpu=index,compute_cap --format=csv (leave GPUs below 7.0 out of the daemons)",
         );
@@ -53,8 +53,8 @@ pub(super) fn compute_capability(host: &HostFacts) -> Judgement {
         ));
     }
     ok(match those(gpus, Gpu::is_before_ampere) {
-        Some(found) => {
-            format!("limits work on every GPU; before Ampere, so without static partitions: {found}")
+        Some(old) => {
+            format!("limits work on every GPU; before Ampere, so without static partitions: {old}")
         }
         None => "limits work on every GPU, and static partitions where MPS has them".to_owned(),
     })
@@ -84,8 +84,8 @@ pub(super) fn compute_mode(host: &HostFacts) -> Judgement {
         ));
     }
     ok(match those(gpus, |gpu| gpu.compute_mode == Some(ComputeMode::Default)) {
-        Some(found) => format!(
-            "default: {found}; processes that miss the pipe directory run outside MPS there. A daemon's compute_mode can say \
+        Some(unprotected) => format!(
+            "default: {unprotected}; processes that miss the pipe directory run outside MPS there. A daemon's compute_mode can say \
              otherwise while it runs"
         ),
         None => "exclusive_process on every GPU: a process outside MPS is refused".to_owned(),
@@ -105,18 +105,18 @@ pub(super) fn outside_mps(host: &HostFacts) -> Judgement {
     let exclusive = those(&facts.gpus, |gpu| gpu.compute_mode == Some(ComputeMode::ExclusiveProcess));
     let effect = exclusive.map_or_else(
         || "no limit holds them".to_owned(),
-        |found| {
-            format!("no limit holds them, and one on {found} keeps MPS and everybody else off it (error 46)")
+        |names| {
+            format!("no limit holds them, and one on {names} keeps MPS and everybody else off it (error 46)")
         },
     );
     // Any process that is named like the server of MPS may be one.
-    let others: BTreeSet<u32> =
+    let killable: BTreeSet<u32> =
         outside().filter(|process| !process.is_like_server).map(|process| process.pid).collect();
-    let remedy = if others.is_empty() {
+    let remedy = if killable.is_empty() {
         let servers: BTreeSet<u32> = outside().map(|process| process.pid).collect();
         format!("see whose these servers are: ps -o pid,ppid,user,args -p {}", joined(servers, ","))
     } else {
-        format!("kill {}", joined(others, " "))
+        format!("kill {}", joined(killable, " "))
     };
     let outside = joined(outside().map(|process| format!("{} on GPU {}", process.pid, process.gpu)), ", ");
     warn(
@@ -183,15 +183,16 @@ pub(super) fn capabilities(host: &HostFacts) -> Judgement {
         Err(NoPrograms::Silent(_)) => return skipped("the control program did not say"),
     };
     let missing = capability.list().into_iter();
-    let missing = missing.filter_map(|one| one.reason.map(|why| format!("{}: {why}", one.name.title())));
-    let seen = joined(missing, "; ");
-    if seen.is_empty() {
+    let missing =
+        missing.filter_map(|feature| feature.reason.map(|why| format!("{}: {why}", feature.name.title())));
+    let reasons = joined(missing, "; ");
+    if reasons.is_empty() {
         ok("static partitions and everything else that depends on the version")
     } else if capability.guarded_defaults() {
-        skipped(format!("{seen}; daemons in shared mode, and layouts by percentage, work"))
+        skipped(format!("{reasons}; daemons in shared mode, and layouts by percentage, work"))
     } else {
         let remedy =
             "install a driver from 550 on, or give accounts on this host to none but the tenants' users";
-        warn(seen, remedy)
+        warn(reasons, remedy)
     }
 }

@@ -78,8 +78,8 @@ fn directory(path: &Path, facts: &DirectoryFacts, option: &str) -> Judgement {
         return fail(format!("{} {}", untrusted.path.display(), untrusted.problem), &untrusted.remedy);
     }
     if !facts.open.is_empty() {
-        let seen = format!("others than its owner reach {}", facts.open.join(", "));
-        return warn(seen, "chmod 700 the directory and 600 the files");
+        let exposure = format!("others than its owner reach {}", facts.open.join(", "));
+        return warn(exposure, "chmod 700 the directory and 600 the files");
     }
     ok(format!("{shown} of uid {uid}, mode {mode:o}"))
 }
@@ -89,18 +89,18 @@ pub(super) fn database(host: &HostFacts) -> Judgement {
     let restore = format!("restore a backup (`mps-manager restore FILE --state-dir {state_dir}`)");
     let path = host.config.state_dir.join(DATABASE);
     let path = path.display();
-    let found = match &host.database {
+    let inspection = match &host.database {
         Err(NoDatabase::NotMade) => return skipped("there is none yet: the first start makes it"),
-        Err(NoDatabase::Lost(what)) => {
-            return fail(what, format!("{restore}, or begin with an empty one (`serve --new-database`)"));
+        Err(NoDatabase::Lost(problem)) => {
+            return fail(problem, format!("{restore}, or begin with an empty one (`serve --new-database`)"));
         }
         Err(NoDatabase::Unreadable(error)) => return fail(format!("{path}: {error}"), restore),
-        Ok(found) => found,
+        Ok(inspection) => inspection,
     };
-    if let Some(damage) = &found.damage {
+    if let Some(damage) = &inspection.damage {
         return fail(format!("{path} is damaged: {damage}"), restore);
     }
-    let (schema, newest) = (found.schema, schema::newest());
+    let (schema, newest) = (inspection.schema, schema::newest());
     match schema {
         Schema::Version(version) if version == newest => ok(format!("{path}, {schema}, intact")),
         Schema::Version(version) if version < newest => {
@@ -142,14 +142,14 @@ pub(super) fn machine(host: &HostFacts) -> Judgement {
 
 pub(super) fn disk_space(host: &HostFacts) -> Judgement {
     let free = host.free.as_ref().or_else(skipped)?;
-    let seen =
+    let summary =
         joined(free.iter().map(|(free, path)| format!("{} free at {}", Bytes(*free), path.display())), ", ");
     let least = free.iter().map(|(bytes, _)| *bytes).min().unwrap_or_default();
     let remedy = "free space: without any, nothing can be changed and daemons that die are not written down";
     match least {
-        ..NO_ROOM => fail(seen, remedy),
-        NO_ROOM..LITTLE_ROOM => warn(seen, remedy),
-        _ => ok(seen),
+        ..NO_ROOM => fail(summary, remedy),
+        NO_ROOM..LITTLE_ROOM => warn(summary, remedy),
+        _ => ok(summary),
     }
 }
 

@@ -82,7 +82,7 @@ pub(super) fn kernel_log(host: &HostFacts) -> Judgement {
 /// Lists the errors of NVIDIA's driver, each number once, with the number of its occurrences.
 fn xids(logged: &[LoggedXid]) -> Vec<String> {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-    for xid in logged.iter().filter_map(|one| one.report.split(',').next()?.trim().parse().ok()) {
+    for xid in logged.iter().filter_map(|xid| xid.report.split(',').next()?.trim().parse().ok()) {
         *counts.entry(xid).or_default() += 1;
     }
     counts.into_iter().map(|(xid, count)| format!("Xid {xid} ({})", counted(count, "time"))).collect()
@@ -125,10 +125,10 @@ pub(super) fn cdi(host: &HostFacts) -> Judgement {
     if let Some((why, remedy)) = &facts.unusable {
         return warn(format!("container engines are given no tenant: {why}"), remedy);
     }
-    if let Some(known) = &facts.gpus
-        && let Some(missing) = missing(known, host.known_gpus().iter().map(|gpu| &gpu.uuid))
+    if let Some(listed) = &facts.gpus
+        && let Some(missing) = missing(listed, host.known_gpus().iter().map(|gpu| &gpu.uuid))
     {
-        let named = if known.is_empty() { "none".to_owned() } else { joined(known, ", ") };
+        let named = if listed.is_empty() { "none".to_owned() } else { joined(listed, ", ") };
         return warn(
             format!(
                 "an engine does not find the GPUs that tenants' containers ask for: no CDI specification has {missing} (of {GPU_KIND} there are: {named})"

@@ -106,11 +106,11 @@ fn first_manager_of_a_host_is_not_warned() {
 
 #[test]
 fn checks_of_gpus_are_skipped_without_driver() {
-    let of_gpus = ["gpus", "compute_capability", "mig", "compute_mode", "outside_mps", "pid_namespace"];
+    let gpu_checks = ["gpus", "compute_capability", "mig", "compute_mode", "outside_mps", "pid_namespace"];
     is("driver", |host| host.driver = Err(NoDriver::Failed("no NVML".into())), Fail, "no NVML");
     is("driver", |host| host.driver = Err(NoDriver::NotAsked("in maintenance")), Skipped, "in maintenance");
     is("gpus", |host| gpu_facts(host).gpus.clear(), Fail, "lists no GPU");
-    for id in of_gpus {
+    for id in gpu_checks {
         is(id, |host| host.driver = Err(NoDriver::Failed(String::new())), Skipped, "did not answer");
         is(id, |host| host.driver = Err(NoDriver::NotAsked("in maintenance")), Skipped, "in maintenance");
         if id != "gpus" {
@@ -161,7 +161,7 @@ fn processes_outside_mps_are_named() {
     };
     let with = |pids: &'static [(u32, bool, bool)]| {
         move |host: &mut HostFacts| {
-            let all = pids.iter().map(|(pid, of_mps, server)| process(*pid, *of_mps, *server));
+            let all = pids.iter().map(|(pid, is_of_mps, server)| process(*pid, *is_of_mps, *server));
             gpu_facts(host).processes = all.collect();
         }
     };

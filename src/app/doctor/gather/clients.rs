@@ -23,8 +23,8 @@ const SECOND_SEARCH: Duration = Duration::from_secs(1);
 /// Finds the clients that wait for another user's clients to leave, at daemons that serve one user at a time.
 pub(super) fn waiting(config: &Config, daemons: &[Running]) -> Vec<WaitingUsers> {
     let homes = config.runtime_dir.join("daemons");
-    let of_one_user = daemons.iter().filter(|daemon| !daemon.multi_user);
-    of_one_user.filter_map(|daemon| waiting_at(daemon, &homes)).collect()
+    let single_user = daemons.iter().filter(|daemon| !daemon.multi_user);
+    single_user.filter_map(|daemon| waiting_at(daemon, &homes)).collect()
 }
 
 fn waiting_at(daemon: &Running, homes: &Path) -> Option<WaitingUsers> {
@@ -59,8 +59,8 @@ fn waiting_at(daemon: &Running, homes: &Path) -> Option<WaitingUsers> {
 
 /// Returns the name of a daemon whose pipe directory is below the manager's own.
 fn managed_name(daemon: &Running, homes: &Path) -> Option<String> {
-    let seen = daemon.environment.as_ref().ok()?;
-    let below = seen.pipe_directory.strip_prefix(homes).ok()?;
+    let env = daemon.environment.as_ref().ok()?;
+    let below = env.pipe_directory.strip_prefix(homes).ok()?;
     Some(below.iter().next()?.to_string_lossy().into_owned())
 }
 
@@ -85,8 +85,8 @@ pub(super) fn exposed(
         }
         controls.push(daemon.identity.pid);
         // In another mount namespace its path may name another directory here.
-        let seen = daemon.environment.as_ref().ok().filter(|seen| !is_managed && seen.reachable.is_ok());
-        pipes.extend(seen.map(|seen| seen.pipe_directory.clone()));
+        let env = daemon.environment.as_ref().ok().filter(|env| !is_managed && env.reachable.is_ok());
+        pipes.extend(env.map(|env| env.pipe_directory.clone()));
     }
     let first = exposed_directories(&pipes, &controls)?;
     if first.found.is_empty() {
@@ -95,6 +95,6 @@ pub(super) fn exposed(
     // A process that an engine starts has the host's mounts for a moment, until it enters its container.
     std::thread::sleep(SECOND_SEARCH);
     let mut second = exposed_directories(&pipes, &controls)?;
-    second.found.retain(|one| first.found.iter().any(|before| before.process == one.process));
+    second.found.retain(|mount| first.found.iter().any(|before| before.process == mount.process));
     Ok(second)
 }

@@ -77,9 +77,9 @@ async fn health(socket: &Path, trust: &Trust) -> io::Result<String> {
 }
 
 pub(super) fn state_directory(path: &Path, trust: &Trust) -> DirectoryFacts {
-    let kind = statfs(nearest(path)).map(|found| found.f_type);
+    let kind = statfs(nearest(path)).map(|file_system| file_system.f_type);
     let network = NETWORK.into_iter().find(|(number, _)| kind == Ok(*number)).map(|(_, name)| name);
-    let mode = |file: &Path| fs::metadata(file).map(|found| found.mode() & 0o7777);
+    let mode = |file: &Path| fs::metadata(file).map(|metadata| metadata.mode() & 0o7777);
     let files = [path.to_owned(), path.join(DATABASE)].into_iter();
     let open = files.filter_map(|file| Some((mode(&file).ok()?, file))).filter(|(mode, _)| mode & 0o077 != 0);
     let open = open.map(|(mode, file)| format!("{} (mode {mode:o})", file.display())).collect();
@@ -100,9 +100,9 @@ pub(super) fn place(path: &Path) -> Result<DirectoryPlace, String> {
     let may_write = |path: &Path| access(path, Access::WRITE_OK | Access::EXEC_OK);
     let (shown, parent) = (path.display(), nearest(path));
     match fs::metadata(path) {
-        Ok(found) if !found.is_dir() => Err(format!("{shown} is not a directory")),
-        Ok(found) => may_write(path)
-            .map(|()| there(&found))
+        Ok(metadata) if !metadata.is_dir() => Err(format!("{shown} is not a directory")),
+        Ok(metadata) => may_write(path)
+            .map(|()| existing(&metadata))
             .map_err(|errno| format!("{shown}: this user may not write there ({errno})")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             may_write(parent).map(|()| DirectoryPlace::CanBeMade(parent.to_owned())).map_err(|errno| {
@@ -114,8 +114,8 @@ pub(super) fn place(path: &Path) -> Result<DirectoryPlace, String> {
     }
 }
 
-fn there(found: &Metadata) -> DirectoryPlace {
-    DirectoryPlace::There { uid: found.uid(), mode: found.mode() & 0o7777 }
+fn existing(metadata: &Metadata) -> DirectoryPlace {
+    DirectoryPlace::There { uid: metadata.uid(), mode: metadata.mode() & 0o7777 }
 }
 
 /// Returns the nearest place on the way to a path that exists.
@@ -144,8 +144,8 @@ pub(super) fn free(paths: &[&Path]) -> Result<Vec<(u64, PathBuf)>, String> {
 /// Checks the paths of the daemons' sockets: of the daemons that are known, or of one with the shortest name; returns the first.
 pub(super) fn pipes(config: &Config, contents: Option<&Contents>) -> Result<PathBuf, String> {
     trusted::check_length(&config.runtime_dir).map_err(|error| error.to_string())?;
-    let known = contents.into_iter().flat_map(|contents| &contents.daemons);
-    let managed = known.filter(|daemon| !daemon.spec.is_observed()).map(|daemon| daemon.name.to_string());
+    let recorded = contents.into_iter().flat_map(|contents| &contents.daemons);
+    let managed = recorded.filter(|daemon| !daemon.spec.is_observed()).map(|daemon| daemon.name.to_string());
     let mut names: Vec<String> = managed.collect();
     if names.is_empty() {
         names.push("x".into());

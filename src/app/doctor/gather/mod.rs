@@ -37,7 +37,7 @@ impl HostFacts {
         let pid = manager.pid();
         let trust = files::trust(pid);
         let database = files::database(&config.state_dir).await;
-        let contents = database.as_ref().ok().and_then(|found| found.contents.as_ref());
+        let contents = database.as_ref().ok().and_then(|inspection| inspection.contents.as_ref());
         let daemons = running(world);
         Self {
             state_directory: files::state_directory(&config.state_dir, &trust),
@@ -96,9 +96,9 @@ async fn bound(config: &Config) -> Result<(), String> {
 
 fn variables() -> Vec<String> {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    let mut found: Vec<String> = names.filter(|name| is_managed(name)).collect();
-    found.sort();
-    found
+    let mut managed: Vec<String> = names.filter(|name| is_managed(name)).collect();
+    managed.sort();
+    managed
 }
 
 /// Returns the lowest limit on threads and processes of a process's cgroup and those above it, and the file that sets it; `None` where

@@ -59,7 +59,7 @@ pub(super) fn xids(world: Option<&Path>) -> Result<Vec<LoggedXid>, String> {
 pub(super) fn cgroup() -> CgroupFacts {
     let root = Path::new(CGROUPS);
     let controllers = fs::read_to_string(root.join("cgroup.controllers")).ok();
-    let has_dmem = controllers.map(|all| all.split_whitespace().any(|one| one == "dmem"));
+    let has_dmem = controllers.map(|all| all.split_whitespace().any(|controller| controller == "dmem"));
     let limited = if has_dmem == Some(true) { limited(root, 6) } else { Vec::new() };
     CgroupFacts { has_dmem, limited }
 }
@@ -69,29 +69,30 @@ fn limited(directory: &Path, levels: usize) -> Vec<String> {
     let text = fs::read_to_string(directory.join("dmem.max")).unwrap_or_default();
     let is_limited =
         text.lines().any(|line| line.split_whitespace().nth(1).is_some_and(|limit| limit != "max"));
-    let mut found: Vec<String> = is_limited.then(|| directory.display().to_string()).into_iter().collect();
+    let mut directories: Vec<String> =
+        is_limited.then(|| directory.display().to_string()).into_iter().collect();
     if levels > 0 {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                found.extend(limited(&entry.path(), levels - 1));
+                directories.extend(limited(&entry.path(), levels - 1));
             }
         }
     }
-    found
+    directories
 }
 
 pub(super) fn cdi(config: &Config, world: Option<&Path>) -> CdiFacts {
     let own = config.cdi_directory();
     let mut directories = places(world, "cdi", &specifications::DIRECTORIES);
     if let Some(own) = &own
-        && directories.iter().all(|known| !is_same_directory(known, &own.path))
+        && directories.iter().all(|directory| !is_same_directory(directory, &own.path))
     {
         directories.push(own.path.clone());
     }
     let tenants = config.runtime_dir.join("tenants");
-    let found = specifications::specifications(&directories);
+    let specs = specifications::specifications(&directories);
     let mut stale = Vec::new();
-    for (path, spec) in &found {
+    for (path, spec) in &specs {
         let mut paths = BTreeSet::new();
         host_paths(spec, &mut paths);
         let gone = paths.into_iter().find(|mounted| mounted.starts_with(&tenants) && !mounted.exists());
@@ -101,9 +102,9 @@ pub(super) fn cdi(config: &Config, world: Option<&Path>) -> CdiFacts {
     let directories = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].map(Path::new);
     let is_installed = |engine: &str| directories.iter().any(|directory| directory.join(engine).exists());
     let needs_gpus = || world.is_none() && ENGINES.into_iter().any(is_installed);
-    let gpus = specifications::devices(&found, GPU_KIND).or_else(|| needs_gpus().then(BTreeSet::new));
+    let gpus = specifications::devices(&specs, GPU_KIND).or_else(|| needs_gpus().then(BTreeSet::new));
     CdiFacts {
-        count: found.len(),
+        count: specs.len(),
         stale,
         gpus: gpus.filter(|_| own.is_some()),
         unusable: own.as_ref().and_then(unusable),
@@ -111,17 +112,17 @@ pub(super) fn cdi(config: &Config, world: Option<&Path>) -> CdiFacts {
 }
 
 /// Collects the values of every `hostPath` in a specification.
-fn host_paths(value: &Value, found: &mut BTreeSet<PathBuf>) {
+fn host_paths(value: &Value, paths: &mut BTreeSet<PathBuf>) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
                 match value.as_str().filter(|_| name == "hostPath") {
-                    Some(path) => drop(found.insert(path.into())),
-                    None => host_paths(value, found),
+                    Some(path) => drop(paths.insert(path.into())),
+                    None => host_paths(value, paths),
                 }
             }
         }
-        Value::Array(items) => items.iter().for_each(|item| host_paths(item, found)),
+        Value::Array(items) => items.iter().for_each(|item| host_paths(item, paths)),
         _ => {}
     }
 }
@@ -129,12 +130,12 @@ fn host_paths(value: &Value, found: &mut BTreeSet<PathBuf>) {
 /// Returns the reason why the manager's CDI specification cannot be kept in this directory, and the remedy.
 fn unusable(CdiDirectory { path, is_default }: &CdiDirectory) -> Option<(String, String)> {
     let shown = path.display();
-    let found = fs::metadata(path);
-    if found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+    let metadata = fs::metadata(path);
+    if metadata.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         let why = format!("{shown} is not there, which is named as cdi_dir");
         return (!is_default).then(|| (why, format!("mkdir -m 755 {shown}")));
     }
-    let command = if found.is_ok_and(|found| !found.is_dir()) { "rm" } else { "ls -ld" };
+    let command = if metadata.is_ok_and(|metadata| !metadata.is_dir()) { "rm" } else { "ls -ld" };
     Some((place(path).err()?, format!("{command} {shown}")))
 }
 
@@ -142,7 +143,7 @@ fn unusable(CdiDirectory { path, is_default }: &CdiDirectory) -> Option<(String,
 pub(super) fn other_managers() -> Vec<(&'static str, u32)> {
     let name_in = |words: &[String]| {
         let mut names = words.iter().take(2).filter_map(|word| Path::new(word).file_name()?.to_str());
-        names.find_map(|name| OTHER_MANAGERS.into_iter().find(|known| *known == name))
+        names.find_map(|name| OTHER_MANAGERS.into_iter().find(|manager| *manager == name))
     };
     let running = process::find_by_command(|words: &[String]| name_in(words).is_some()).into_iter();
     running.filter_map(|id| Some((name_in(&process::command(id.pid)?)?, id.pid))).collect()
@@ -171,9 +172,9 @@ pub(super) fn slurm(world: Option<&Path>) -> SlurmFacts {
     let directories = places(world, "slurm", &SLURM).into_iter();
     let mut paths: VecDeque<PathBuf> =
         directories.flat_map(|directory| SLURM_FILES.map(|name| directory.join(name))).collect();
-    let (mut facts, mut seen) = (SlurmFacts::default(), BTreeSet::new());
+    let (mut facts, mut visited) = (SlurmFacts::default(), BTreeSet::new());
     while let Some(path) = paths.pop_front() {
-        if !seen.insert(path.clone()) {
+        if !visited.insert(path.clone()) {
             continue;
         }
         let text = match fs::read(&path) {
@@ -226,7 +227,7 @@ fn enables_mps(text: &str) -> bool {
             let key = key.split_whitespace().next_back().unwrap_or_default().to_ascii_lowercase();
             let value = pair[1].split_whitespace().next().unwrap_or_default().trim_matches('"');
             let names_plugins = ["grestypes", "name"].contains(&key.as_str());
-            names_plugins && value.split(',').any(|one| one.eq_ignore_ascii_case("mps"))
+            names_plugins && value.split(',').any(|kind| kind.eq_ignore_ascii_case("mps"))
         })
     })
 }
@@ -264,10 +265,10 @@ mod tests {
     fn host_paths_of_a_specification_are_found() {
         let spec = serde_json::json!({"devices": [{"containerEdits": {"mounts": [
             {"hostPath": "/run/mps-manager/tenants/0123456789", "containerPath": "/mps"}, {"hostPath": 7}]}}]});
-        let mut found = BTreeSet::new();
-        host_paths(&spec, &mut found);
+        let mut paths = BTreeSet::new();
+        host_paths(&spec, &mut paths);
         assert_eq!(
-            found.into_iter().collect::<Vec<_>>(),
+            paths.into_iter().collect::<Vec<_>>(),
             [PathBuf::from("/run/mps-manager/tenants/0123456789")]
         );
     }
@@ -275,13 +276,13 @@ mod tests {
     #[test]
     fn unusable_directory_of_specifications_has_a_remedy() {
         let home = tempfile::tempdir().expect("a directory");
-        let at = |name: &str, is_default| CdiDirectory { path: home.path().join(name), is_default };
-        assert_eq!(unusable(&at("cdi", true)), None, "it is made");
-        assert!(unusable(&at("cdi", false)).is_some_and(|(_, remedy)| remedy.starts_with("mkdir")));
+        let directory = |name: &str, is_default| CdiDirectory { path: home.path().join(name), is_default };
+        assert_eq!(unusable(&directory("cdi", true)), None, "it is made");
+        assert!(unusable(&directory("cdi", false)).is_some_and(|(_, remedy)| remedy.starts_with("mkdir")));
         fs::create_dir(home.path().join("cdi")).expect("made");
-        assert_eq!(unusable(&at("cdi", false)), None);
+        assert_eq!(unusable(&directory("cdi", false)), None);
         fs::write(home.path().join("file"), "").expect("written");
-        assert!(unusable(&at("file", true)).is_some_and(|(why, _)| why.contains("not a directory")));
+        assert!(unusable(&directory("file", true)).is_some_and(|(why, _)| why.contains("not a directory")));
     }
 
     #[test]
