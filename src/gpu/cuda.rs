@@ -95,7 +95,7 @@ fn describe(ordinal: u32, allocate_up_to: Option<u64>) -> Result<CudaDevice, Fai
     let context =
         unsafe { result::primary_ctx::retain(device) }.map_err(about("cuDevicePrimaryCtxRetain"))?;
     let context_ms = milliseconds(started);
-    let seen = (|| {
+    let cuda_device = (|| {
         // SAFETY: the context was just retained and lives until the release below.
         unsafe { result::ctx::set_current(context) }.map_err(about("cuCtxSetCurrent"))?;
         let sms = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
@@ -125,7 +125,7 @@ fn describe(ordinal: u32, allocate_up_to: Option<u64>) -> Result<CudaDevice, Fai
     })();
     // SAFETY: it was retained once above. A failure to release changes nothing: the process is about to end.
     let _ = unsafe { result::primary_ctx::release(device) };
-    seen
+    cuda_device
 }
 
 fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i32, DriverError> {
@@ -261,7 +261,7 @@ fn milliseconds(started: Instant) -> f64 {
 
 /// Describes CUDA's refusal of `call`, with the remedy where one is known.
 fn failure(error: DriverError, call: &str) -> Failure {
-    let text = |found: Result<&CStr, DriverError>| found.ok().map(|text| text.to_string_lossy().into_owned());
+    let text = |text: Result<&CStr, DriverError>| text.ok().map(|text| text.to_string_lossy().into_owned());
     let described = text(error.error_string()).unwrap_or_else(|| "no description".to_owned());
     let name = text(error.error_name()).unwrap_or_else(|| format!("{:?}", error.0));
     let message = match remedy(error.0) {

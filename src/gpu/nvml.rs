@@ -112,7 +112,7 @@ impl Inventory for NvmlInventory {
 
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
         let count = self.nvml.device_count().map_err(refused("nvmlDeviceGetCount", None))?;
-        let mut found = Vec::new();
+        let mut gpus = Vec::new();
         for position in 0..count {
             let described = self.describe(position);
             let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +121,7 @@ impl Inventory for NvmlInventory {
                     if silent.remove(&position) {
                         tracing::info!(position, "the driver describes the GPU again");
                     }
-                    found.push(described);
+                    gpus.push(described);
                 }
                 Err(error) => {
                     if silent.insert(position) {
@@ -130,7 +130,7 @@ impl Inventory for NvmlInventory {
                 }
             }
         }
-        Ok(in_pci_order(found))
+        Ok(in_pci_order(gpus))
     }
 
     fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
@@ -181,10 +181,10 @@ fn device_file(minor: u32) -> PathBuf {
 }
 
 /// Sorts GPUs by PCI address, which gives the lowest index to the first one.
-fn in_pci_order(mut found: Vec<(PciAddress, Gpu)>) -> Vec<Gpu> {
-    let indices: BTreeSet<u32> = found.iter().map(|(_, gpu)| gpu.index).collect();
-    found.sort_by_key(|(address, _)| *address);
-    indices.into_iter().zip(found).map(|(index, (_, gpu))| Gpu { index, ..gpu }).collect()
+fn in_pci_order(mut gpus: Vec<(PciAddress, Gpu)>) -> Vec<Gpu> {
+    let indices: BTreeSet<u32> = gpus.iter().map(|(_, gpu)| gpu.index).collect();
+    gpus.sort_by_key(|(address, _)| *address);
+    indices.into_iter().zip(gpus).map(|(index, (_, gpu))| Gpu { index, ..gpu }).collect()
 }
 
 /// Reads one of NVML's process lists; `None` if NVML has no such list of this GPU. Fails if a process starts between its count and its
@@ -299,7 +299,7 @@ fn why_no_driver(error: &NvmlError) -> String {
         NvmlError::NoPermission => {
             "this user may not talk to the driver. Run as root or give it access to /dev/nvidia*".to_owned()
         }
-        other => format!("NVML did not start: {other}"),
+        error => format!("NVML did not start: {error}"),
     }
 }
 

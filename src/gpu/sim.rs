@@ -49,8 +49,8 @@ pub struct SimInventory {
 impl SimInventory {
     /// Refuses a fact that the driver of this GPU does not report.
     fn refuse_unreported(&self, gpu: &GpuUuid, fact: &str, what: &'static str) -> Result<(), InventoryError> {
-        let known = self.read_world()?.gpus.into_iter().find(|known| known.uuid == *gpu);
-        let is_unreported = known.is_some_and(|known| known.unreported.iter().any(|one| one == fact));
+        let listed = self.read_world()?.gpus.into_iter().find(|listed| listed.uuid == *gpu);
+        let is_unreported = listed.is_some_and(|listed| listed.unreported.iter().any(|name| name == fact));
         if is_unreported { Err(InventoryError::NotReported { what, gpu: gpu.clone() }) } else { Ok(()) }
     }
 
@@ -93,8 +93,8 @@ impl SimInventory {
     fn compute_mode(&self, gpu: &GpuUuid) -> Result<ComputeMode, InventoryError> {
         let path = self.gpu_dir(gpu).join("compute_mode");
         let text = fs::read_to_string(&path).map_err(|error| unreadable(&path, error))?;
-        let known = ComputeMode::ALL.into_iter().find(|mode| mode.as_str() == text.trim());
-        known.ok_or_else(|| unreadable(&path, format!("{:?} is not a compute mode", text.trim())))
+        let mode = ComputeMode::ALL.into_iter().find(|mode| mode.as_str() == text.trim());
+        mode.ok_or_else(|| unreadable(&path, format!("{:?} is not a compute mode", text.trim())))
     }
 
     /// Returns true if a file of that name lies in the GPU's directory: tests take a GPU out, or switch its mode, by such a file.
@@ -144,7 +144,7 @@ impl Inventory for SimInventory {
             .zip(gpus)
             .filter(|(_, gpu)| !self.is_marked(&gpu.uuid, LOST))
             .map(|(index, gpu)| {
-                let reported = |fact: &str| !gpu.unreported.iter().any(|unreported| unreported == fact);
+                let reported = |fact: &str| !gpu.unreported.iter().any(|name| name == fact);
                 let held: u64 = self.live_processes(&gpu.uuid)?.iter().map(|p| p.used_memory).sum();
                 Ok(Gpu {
                     index,
@@ -171,7 +171,7 @@ impl Inventory for SimInventory {
     }
 
     fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
-        if self.is_marked(gpu, LOST) || !self.read_world()?.gpus.iter().any(|known| known.uuid == *gpu) {
+        if self.is_marked(gpu, LOST) || !self.read_world()?.gpus.iter().any(|listed| listed.uuid == *gpu) {
             return Err(InventoryError::UnknownGpu(gpu.clone()));
         }
         self.refuse_unreported(gpu, "processes", "the processes")?;
@@ -187,7 +187,7 @@ impl Inventory for SimInventory {
     }
 
     fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError> {
-        if !self.read_world()?.gpus.iter().any(|known| known.uuid == *gpu) {
+        if !self.read_world()?.gpus.iter().any(|listed| listed.uuid == *gpu) {
             return Err(InventoryError::UnknownGpu(gpu.clone()));
         }
         let path = self.gpu_dir(gpu).join("compute_mode");
@@ -197,11 +197,11 @@ impl Inventory for SimInventory {
     }
 
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
-        let mut known = self.read_world()?.gpus;
-        known.retain(|gpu| !self.is_marked(&gpu.uuid, LOST));
+        let mut present = self.read_world()?.gpus;
+        present.retain(|gpu| !self.is_marked(&gpu.uuid, LOST));
         gpus.iter()
             .map(|uuid| {
-                let gpu = known.iter().find(|gpu| gpu.uuid == *uuid);
+                let gpu = present.iter().find(|gpu| gpu.uuid == *uuid);
                 let gpu = gpu.ok_or_else(|| InventoryError::UnknownGpu(uuid.clone()))?;
                 self.refuse_unreported(uuid, "device_file", "the device file")?;
                 Ok(DeviceFile { gpu: uuid.clone(), path: self.device_file(gpu.minor) })

@@ -231,8 +231,8 @@ impl Inventory for SuspendedGpus {
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
         gpus.iter()
             .map(|gpu| {
-                let known = self.device_files.iter().find(|(known, _)| known == gpu);
-                let (_, path) = known.ok_or_else(|| InventoryError::UnknownGpu(gpu.clone()))?;
+                let remembered = self.device_files.iter().find(|(remembered, _)| remembered == gpu);
+                let (_, path) = remembered.ok_or_else(|| InventoryError::UnknownGpu(gpu.clone()))?;
                 Ok(DeviceFile { gpu: gpu.clone(), path: path.clone() })
             })
             .collect()

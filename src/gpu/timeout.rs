@@ -197,10 +197,10 @@ impl<I: Inventory> Inventory for TimeLimited<I> {
 
     fn gpus(&self) -> Result<Vec<Gpu>, InventoryError> {
         // The driver's version may be requested for the first time while the driver is silent.
-        let known = self.last().driver.is_some();
+        let has_driver = self.last().driver.is_some();
         let (gpus, driver) = self.query("gpus", move |inner| {
             let gpus = inner.gpus()?;
-            Ok((gpus, if known { None } else { inner.driver().ok() }))
+            Ok((gpus, if has_driver { None } else { inner.driver().ok() }))
         })?;
         let mut last = self.last();
         last.driver = driver.or_else(|| last.driver.take());

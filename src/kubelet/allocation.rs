@@ -73,36 +73,36 @@ pub(super) struct RequestedPlaces<'p> {
 
 impl<'p> RequestedPlaces<'p> {
     /// Finds the places of a request among those of the resource; the error says why they cannot be allocated.
-    pub(super) fn find(resource: &str, places: &'p [DevicePlace], ids: &[String]) -> Result<Self, String> {
-        let mut found = BTreeMap::new();
+    pub(super) fn find(resource: &str, offered: &'p [DevicePlace], ids: &[String]) -> Result<Self, String> {
+        let mut places = BTreeMap::new();
         for id in ids {
-            let place = places.iter().find(|place| place.id == *id).ok_or_else(|| {
+            let place = offered.iter().find(|place| place.id == *id).ok_or_else(|| {
                 format!(
                     "{resource} has no device {id}: the daemon of its GPU is gone or divides it otherwise now; delete the pod, so that \
                      it is scheduled again"
                 )
             })?;
-            if found.insert(place.id.as_str(), place).is_some() {
+            if places.insert(place.id.as_str(), place).is_some() {
                 return Err(format!(
                     "device {id} of {resource} is requested twice: a place is for one container"
                 ));
             }
         }
-        let Some(first) = found.values().next().copied() else {
+        let Some(first) = places.values().next().copied() else {
             return Err(format!("no device of {resource} is requested: request at least 1"));
         };
-        if let Some(other) = found.values().find(|place| place.daemon != first.daemon) {
+        if let Some(other) = places.values().find(|place| place.daemon != first.daemon) {
             let mut daemons = [&first.daemon, &other.daemon];
             daemons.sort();
             return Err(format!(
                 "{} of {resource} are on GPUs of daemons {} and {}, and a container has one: request at most as many as one GPU has, or \
                  give one daemon several GPUs",
-                counted(found.len(), "place"),
+                counted(places.len(), "place"),
                 daemons[0],
                 daemons[1]
             ));
         }
-        Ok(Self { resource: resource.to_owned(), daemon: &first.daemon, share: first.share, places: found })
+        Ok(Self { resource: resource.to_owned(), daemon: &first.daemon, share: first.share, places })
     }
 
     /// Returns the resource and the device IDs of the places.
@@ -171,7 +171,7 @@ mod tests {
     const RESOURCE_NAME: &str = "mps-manager.dev/sm32";
 
     fn ids(places: &[DevicePlace], of: &[usize]) -> Vec<String> {
-        of.iter().map(|at| places[*at].id.clone()).collect()
+        of.iter().map(|index| places[*index].id.clone()).collect()
     }
 
     #[test]
@@ -196,11 +196,11 @@ mod tests {
     #[test]
     fn labels_say_which_places_are_held() {
         let places = places();
-        let requested =
+        let places =
             RequestedPlaces::find(RESOURCE_NAME, &places, &ids(&places, &[0, 1, 3, 6])).expect("places");
         let of = |arguments: &[&str]| {
             let words = ["plugin", "--uid", "7"].iter().chain(arguments);
-            requested.tenant(&<Arguments as clap::Parser>::parse_from(words).options, 1000)
+            places.tenant(&<Arguments as clap::Parser>::parse_from(words).options, 1000)
         };
         assert_eq!(of(&["--ordinals"]).visible_devices, VisibleDevices::Ordinal);
         let tenant = of(&[]);
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(tenant.active_thread_percentage.map(ThreadPercentage::tenths), Some(250));
         let shown: Vec<&str> = tenant.labels.values().map(String::as_str).collect();
         assert_eq!(shown, ["0-1,3", "2", RESOURCE_NAME]);
-        assert_eq!(DeviceClaim::of_labels(&tenant.labels), Some(requested.claim()));
+        assert_eq!(DeviceClaim::of_labels(&tenant.labels), Some(places.claim()));
         assert_eq!(DeviceClaim::of_labels(&BTreeMap::new()), None);
         let broken = BTreeMap::from([
             (RESOURCE.to_owned(), RESOURCE_NAME.to_owned()),

@@ -50,9 +50,9 @@ pub(super) async fn keep_replicated(context: &PluginContext) {
 /// Asks the kubelet once.
 async fn learn_replicated(context: &PluginContext) {
     if let Some(gpus) = replicated_gpus(&context.options).await {
-        context.replicated.send_if_modified(|known| {
-            let is_other = *known != gpus;
-            *known = gpus;
+        context.replicated.send_if_modified(|replicated| {
+            let is_other = *replicated != gpus;
+            *replicated = gpus;
             is_other
         });
     }

@@ -51,9 +51,9 @@ impl NodeOffer {
         let Some((clients, share)) = share(&daemon.spec) else { return };
         let fault = fault(daemon);
         for gpu in &daemon.spec.gpus {
-            let known = gpus.iter().find(|known| known.uuid == *gpu);
+            let gpu_view = gpus.iter().find(|gpu_view| gpu_view.uuid == *gpu);
             let limit = daemon.spec.defaults.device_memory_limit.as_ref().and_then(|limit| limit.on(gpu));
-            let total = known.and_then(|known| known.memory_total);
+            let total = gpu_view.and_then(|gpu_view| gpu_view.memory_total);
             if let (Some(limit), Some(total)) = (limit, total)
                 && limit.bytes() > total
             {
@@ -63,9 +63,9 @@ impl NodeOffer {
                 ));
                 continue;
             }
-            let sms = known.and_then(|known| known.sms);
+            let sms = gpu_view.and_then(|gpu_view| gpu_view.sms);
             let sms = SmShare::of(gpu.clone(), share, sms).predicted_sms;
-            let is_missing = known.is_none_or(|known| !known.present);
+            let is_missing = gpu_view.is_none_or(|gpu_view| !gpu_view.present);
             let fault = is_missing.then(|| "its GPU is missing".to_owned()).or_else(|| fault.clone());
             let place = |number: u32| DevicePlace {
                 id: format!("{gpu}-{number}"),

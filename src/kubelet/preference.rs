@@ -53,13 +53,13 @@ pub(super) fn preferred(
     let needed = size.saturating_sub(chosen.len());
     let mut gpus: Vec<FreeOfGpu<'_>> = gpus.into_values().collect();
     gpus.sort_by_key(|gpu| {
-        let of_daemon = included_daemon.is_none_or(|daemon| daemon == gpu.daemon);
+        let is_of_daemon = included_daemon.is_none_or(|daemon| daemon == gpu.daemon);
         let used = match preference {
             GpuPreference::Pack => usize::MAX - gpu.used,
             GpuPreference::Spread => gpu.used,
         };
         (
-            Reverse(of_daemon),
+            Reverse(is_of_daemon),
             Reverse(gpu.included),
             Reverse(gpu.free.len() >= needed),
             Reverse(free_of_daemons.get(gpu.daemon).is_some_and(|free| *free >= needed)),

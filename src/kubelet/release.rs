@@ -145,7 +145,7 @@ async fn renew(
     let half = context.clock.unix_ms().saturating_add(millis(context.options.ttl) / 2);
     // `Allocate` does not say to which pod the places go.
     let is_named = holder.is_none_or(|holder| Workload::of(&tenant.spec.labels).as_ref() == Some(holder));
-    if tenant.status.draining || is_named && tenant.spec.expires_at.is_none_or(|at| at > half) {
+    if tenant.status.draining || is_named && tenant.spec.expires_at.is_none_or(|expiry| expiry > half) {
         return Ok(());
     }
     let path = tenant_path(&tenant.name);
@@ -187,18 +187,18 @@ mod tests {
         let (a, b) = (claim("a"), claim("b"));
         let noted = |claims: &[&DeviceClaim]| Some(claims.iter().map(|claim| (*claim).clone()).collect());
         let mut forgotten = BTreeSet::new();
-        let mut seen = |listed: bool, noted: Option<BTreeSet<DeviceClaim>>, is_lost: bool| {
+        let mut forgotten_after = |listed: bool, noted: Option<BTreeSet<DeviceClaim>>, is_lost: bool| {
             let usage = DeviceUsage::of(listed.then(BTreeMap::new), noted);
             note_forgotten(&mut forgotten, &usage, &BTreeSet::from([&a, &b]), is_lost);
             forgotten.iter().map(|claim| claim.ids.first().expect("an ID").clone()).collect::<String>()
         };
-        assert_eq!(seen(true, noted(&[]), false), "");
-        assert_eq!(seen(true, None, true), "ab");
+        assert_eq!(forgotten_after(true, noted(&[]), false), "");
+        assert_eq!(forgotten_after(true, None, true), "ab");
         // It was read before the kubelet wrote an empty one, and then the kubelet does not answer either.
-        assert_eq!(seen(true, None, false), "ab");
-        assert_eq!(seen(false, None, false), "ab");
-        assert_eq!(seen(true, noted(&[]), false), "ab");
-        assert_eq!(seen(true, noted(&[&a]), false), "b");
-        assert_eq!(seen(false, noted(&[]), false), "b");
+        assert_eq!(forgotten_after(true, None, false), "ab");
+        assert_eq!(forgotten_after(false, None, false), "ab");
+        assert_eq!(forgotten_after(true, noted(&[]), false), "ab");
+        assert_eq!(forgotten_after(true, noted(&[&a]), false), "b");
+        assert_eq!(forgotten_after(false, noted(&[]), false), "b");
     }
 }

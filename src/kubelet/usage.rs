@@ -138,8 +138,8 @@ async fn allocatable(socket: &Path) -> Result<Vec<(String, Vec<String>)>, String
 fn replicas(devices: Vec<(String, Vec<String>)>) -> BTreeMap<GpuUuid, String> {
     let mut gpus = BTreeMap::new();
     for (resource, ids) in devices {
-        let of_gpus = ids.iter().filter_map(|id| GpuUuid::parse(id.split_once("::")?.0).ok());
-        gpus.extend(of_gpus.map(|gpu| (gpu, resource.clone())));
+        let replicated = ids.iter().filter_map(|id| GpuUuid::parse(id.split_once("::")?.0).ok());
+        gpus.extend(replicated.map(|gpu| (gpu, resource.clone())));
     }
     gpus
 }
@@ -157,8 +157,8 @@ async fn pod_resources(socket: &Path) -> Result<BTreeMap<DeviceClaim, Workload>,
                 container: Some(container.name),
             };
             let devices = container.devices.into_iter();
-            let of_it = of_container(devices.map(|devices| (devices.resource_name, devices.device_ids)));
-            claims.extend(of_it.map(|claim| (claim, holder.clone())));
+            let held = of_container(devices.map(|devices| (devices.resource_name, devices.device_ids)));
+            claims.extend(held.map(|claim| (claim, holder.clone())));
         }
     }
     Ok(claims)

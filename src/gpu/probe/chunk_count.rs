@@ -138,8 +138,8 @@ mod tests {
     fn h200_chunks_are_counted_from_splitter() {
         let report = outside();
         let gpu = report.devices[0].uuid.clone();
-        let seen = counted(&report, std::slice::from_ref(&gpu)).expect("counted")[&gpu];
-        assert_eq!((seen.sms, seen.chunk_sms, seen.chunks, seen.left_over_sms), (132, 8, 15, 12));
+        let chunks = counted(&report, std::slice::from_ref(&gpu)).expect("counted")[&gpu];
+        assert_eq!((chunks.sms, chunks.chunk_sms, chunks.chunks, chunks.left_over_sms), (132, 8, 15, 12));
     }
 
     #[test]

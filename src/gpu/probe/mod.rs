@@ -236,24 +236,32 @@ mod tests {
 
     #[test]
     fn probe_report_is_read_despite_other_output() {
-        let mut seen = Report::empty();
-        seen.pid = Some(7);
-        let text = serde_json::to_string(&seen).expect("JSON");
-        assert_eq!(shell(&format!("echo 'a library speaks'; echo '{text}'"), LONG), seen);
-        assert_eq!(shell(&format!("echo '{text}'; exit 3"), LONG), seen);
-        assert_eq!(shell(&format!("echo '{text}'; kill -SEGV $$"), LONG), seen, "a crash in an exit handler");
+        let mut written = Report::empty();
+        written.pid = Some(7);
+        let text = serde_json::to_string(&written).expect("JSON");
+        assert_eq!(shell(&format!("echo 'a library speaks'; echo '{text}'"), LONG), written);
+        assert_eq!(shell(&format!("echo '{text}'; exit 3"), LONG), written);
+        assert_eq!(
+            shell(&format!("echo '{text}'; kill -SEGV $$"), LONG),
+            written,
+            "a crash in an exit handler"
+        );
     }
 
     #[test]
     fn a_crash_is_an_answer() {
-        let seen = failure(shell("echo oh no >&2; kill -SEGV $$", LONG));
-        assert_eq!(seen.name, "crashed");
-        assert!(seen.message.contains("signal 11") && seen.message.contains("oh no"), "{}", seen.message);
-        let seen = failure(shell("exit 101", LONG));
+        let failed = failure(shell("echo oh no >&2; kill -SEGV $$", LONG));
+        assert_eq!(failed.name, "crashed");
         assert!(
-            seen.message.contains("exit code 101") && seen.message.contains("nothing"),
+            failed.message.contains("signal 11") && failed.message.contains("oh no"),
             "{}",
-            seen.message
+            failed.message
+        );
+        let failed = failure(shell("exit 101", LONG));
+        assert!(
+            failed.message.contains("exit code 101") && failed.message.contains("nothing"),
+            "{}",
+            failed.message
         );
     }
 
@@ -265,21 +273,21 @@ mod tests {
         assert!(rustix::process::test_kill_process(child).is_ok(), "it is alive");
         rustix::process::kill_process(child, rustix::process::Signal::KILL)
             .expect("this one waits for no MPS");
-        let seen = failure(report);
-        assert_eq!(seen.name, "timeout");
-        assert!(seen.message.contains(&format!("Process {pid} is left waiting")), "{}", seen.message);
+        let failed = failure(report);
+        assert_eq!(failed.name, "timeout");
+        assert!(failed.message.contains(&format!("Process {pid} is left waiting")), "{}", failed.message);
     }
 
     #[test]
     fn a_child_that_cannot_start_is_an_answer() {
-        let seen = failure(supervise(Command::new("/nowhere/at/all"), LONG, false));
-        assert_eq!(seen.name, "not_started");
+        let failed = failure(supervise(Command::new("/nowhere/at/all"), LONG, false));
+        assert_eq!(failed.name, "not_started");
     }
 
     #[test]
     fn much_output_does_not_block_the_child() {
-        let seen = failure(shell("head -c 3000000 /dev/zero >&2; head -c 3000000 /dev/zero", LONG));
-        assert_eq!(seen.name, "crashed");
-        assert!(seen.message.len() < 3 * STDERR_SHOWN);
+        let failed = failure(shell("head -c 3000000 /dev/zero >&2; head -c 3000000 /dev/zero", LONG));
+        assert_eq!(failed.name, "crashed");
+        assert!(failed.message.len() < 3 * STDERR_SHOWN);
     }
 }
