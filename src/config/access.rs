@@ -51,8 +51,8 @@ impl AccessConfig {
         let by_number =
             |key: &str, granted: &BTreeMap<String, Grant>, find: fn(&str) -> Result<u32, String>| {
                 let number = |(name, grant): (&String, &Grant)| {
-                    let found = name.parse().or_else(|_| find(name));
-                    found
+                    let resolved = name.parse().or_else(|_| find(name));
+                    resolved
                         .map(|number| (number, grant.clone()))
                         .map_err(|why| (format!("access.{key}.{name}"), why))
                 };

@@ -290,22 +290,22 @@ mod tests {
         }
         for line in documented.lines().filter_map(|line| line.strip_prefix("| `")) {
             let key = line.split('`').next().unwrap_or_default();
-            assert!(keys.iter().any(|known| known == key), "{key} is documented and does not exist");
+            assert!(keys.iter().any(|existing| existing == key), "{key} is documented and does not exist");
         }
     }
 
     /// The keys of a table and of those in it, as `limits.streams`; an empty one is a key whose own keys are chosen freely.
     fn keys(of: &str, table: &toml::Table) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut names = Vec::new();
         for (key, value) in table {
             match value {
                 toml::Value::Table(inner) if !inner.is_empty() => {
-                    found.extend(keys(&format!("{of}{key}."), inner));
+                    names.extend(keys(&format!("{of}{key}."), inner));
                 }
-                _ => found.push(format!("{of}{key}")),
+                _ => names.push(format!("{of}{key}")),
             }
         }
-        found
+        names
     }
 
     #[test]
@@ -319,14 +319,14 @@ mod tests {
             };
             config.check().expect("valid").cdi_directory()
         };
-        let at = |path: &str, is_default| Some(CdiDirectory { path: path.into(), is_default });
-        assert_eq!(with(Some("/etc/cdi"), None), at("/etc/cdi", false));
-        assert_eq!(with(None, Some("h200x2")), at("/run/x/sim/cdi", true));
+        let directory = |path: &str, is_default| Some(CdiDirectory { path: path.into(), is_default });
+        assert_eq!(with(Some("/etc/cdi"), None), directory("/etc/cdi", false));
+        assert_eq!(with(None, Some("h200x2")), directory("/run/x/sim/cdi", true));
         for off in ["", "off"] {
             assert_eq!(with(Some(off), Some("h200x2")), None, "{off:?}");
         }
         let root = rustix::process::geteuid().is_root();
-        assert_eq!(with(None, None), if root { at("/var/run/cdi", true) } else { None });
+        assert_eq!(with(None, None), if root { directory("/var/run/cdi", true) } else { None });
         assert!(with(Some("cdi"), None).is_some_and(|named| named.path.is_absolute()));
     }
 

@@ -130,9 +130,9 @@ pub fn passes_by_acl(directory: &Path, group: u32, uid: u32, groups: &[u32]) -> 
         GROUP => groups.contains(&of),
         _ => false,
     };
-    let mut theirs = entries.iter().filter(|(tag, _, of)| is_theirs(*tag, *of)).peekable();
-    if theirs.peek().is_some() {
-        return Some(theirs.any(|(_, permissions, _)| permissions & mask & SEARCH != 0));
+    let mut matching = entries.iter().filter(|(tag, _, of)| is_theirs(*tag, *of)).peekable();
+    if matching.peek().is_some() {
+        return Some(matching.any(|(_, permissions, _)| permissions & mask & SEARCH != 0));
     }
     Some(of(OTHERS).unwrap_or(0) & SEARCH != 0)
 }

@@ -32,7 +32,7 @@ fn read(path: &Path) -> Option<Value> {
 
 /// The devices of a kind, as `all` and `GPU-…` of `nvidia.com/gpu`; `None` where no specification is of that kind.
 pub fn devices(specifications: &[(PathBuf, Value)], kind: &str) -> Option<BTreeSet<String>> {
-    let of_kind = specifications.iter().filter(|(_, specification)| specification["kind"] == kind);
+    let matching = specifications.iter().filter(|(_, specification)| specification["kind"] == kind);
     let names = |(_, specification): &(PathBuf, Value)| {
         let devices = specification["devices"].as_array().cloned().unwrap_or_default();
         devices
@@ -40,8 +40,8 @@ pub fn devices(specifications: &[(PathBuf, Value)], kind: &str) -> Option<BTreeS
             .filter_map(|device| device["name"].as_str().map(str::to_owned))
             .collect::<Vec<_>>()
     };
-    let found: Vec<Vec<String>> = of_kind.map(names).collect();
-    (!found.is_empty()).then(|| found.into_iter().flatten().collect())
+    let devices: Vec<Vec<String>> = matching.map(names).collect();
+    (!devices.is_empty()).then(|| devices.into_iter().flatten().collect())
 }
 
 #[cfg(test)]
@@ -52,14 +52,14 @@ mod tests {
     fn devices_are_read_from_every_form() {
         let directory = tempfile::tempdir().expect("a directory");
         let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).expect("written");
-        let found = || devices(&specifications(&[directory.path().to_owned()]), "nvidia.com/gpu");
-        assert_eq!(found(), None);
+        let listed = || devices(&specifications(&[directory.path().to_owned()]), "nvidia.com/gpu");
+        assert_eq!(listed(), None);
         write("other.json", r#"{"kind": "mps-manager.dev/tenant", "devices": [{"name": "web"}]}"#);
         write("broken.json", "{");
         write("readme.txt", "kind: nvidia.com/gpu");
-        assert_eq!(found(), None);
+        assert_eq!(listed(), None);
         write("nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: all\n");
         write("more.json", r#"{"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-1"}]}"#);
-        assert_eq!(found(), Some(["GPU-1", "all"].map(str::to_owned).into()));
+        assert_eq!(listed(), Some(["GPU-1", "all"].map(str::to_owned).into()));
     }
 }

@@ -79,7 +79,7 @@ pub fn opened(files: &[PathBuf]) -> Search {
 }
 
 fn of_process(pid: u32, wanted: &[(&PathBuf, Key)]) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
+    let mut paths = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let Ok(descriptor) = entry.map(|entry| entry.path()) else { break };
         let Ok(target) = fs::read_link(&descriptor) else { continue };
@@ -89,11 +89,11 @@ fn of_process(pid: u32, wanted: &[(&PathBuf, Key)]) -> io::Result<Vec<PathBuf>> 
         }
         let Ok(open) = fs::metadata(&descriptor) else { continue };
         let open = key(&open);
-        found.extend(wanted.iter().filter(|(_, wanted)| *wanted == open).map(|(path, _)| (*path).clone()));
+        paths.extend(wanted.iter().filter(|(_, wanted)| *wanted == open).map(|(path, _)| (*path).clone()));
     }
-    found.sort();
-    found.dedup();
-    Ok(found)
+    paths.sort();
+    paths.dedup();
+    Ok(paths)
 }
 
 /// Returns true if a descriptor's target could be one of these: a device file under any name, or a file of the same name, which ends in

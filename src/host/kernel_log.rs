@@ -39,8 +39,8 @@ pub fn xids(log: &Path) -> io::Result<Vec<LoggedXid>> {
 fn xid(line: &str, now: Duration) -> Option<LoggedXid> {
     let (head, rest) = line.split_once(";NVRM: Xid (PCI:")?;
     let (pci, report) = rest.split_once("): ")?;
-    let at = Duration::from_micros(head.split(',').nth(2)?.parse().ok()?);
-    Some(LoggedXid { age: now.saturating_sub(at), pci: pci.to_owned(), report: report.to_owned() })
+    let logged = Duration::from_micros(head.split(',').nth(2)?.parse().ok()?);
+    Some(LoggedXid { age: now.saturating_sub(logged), pci: pci.to_owned(), report: report.to_owned() })
 }
 
 /// Converts a PCI address of NVML, as `00000000:06:00.0`, to the kernel's form.
@@ -56,12 +56,12 @@ fn messages(log: &Path) -> io::Result<String> {
         .read(true)
         .custom_flags(i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default())
         .open(log)?;
-    let (mut all, mut one) = (Vec::new(), vec![0; 8192]);
+    let (mut all, mut message) = (Vec::new(), vec![0; 8192]);
     while all.len() < LONGEST {
-        match file.read(&mut one) {
+        match file.read(&mut message) {
             Ok(0) => break,
             // Each read returns one message.
-            Ok(length) => all.extend_from_slice(&one[..length]),
+            Ok(length) => all.extend_from_slice(&message[..length]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             // The message was overwritten before it was read: the next one is read.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -94,10 +94,10 @@ mod tests {
         let read = xid(line, now).expect("an error");
         assert_eq!((read.pci.as_str(), read.report.as_str()), ("0000:06:00", "31, pid=5337, name=train"));
         assert_eq!(read.age, Duration::from_micros(60_000_000 - 52_012_345));
-        for other in
+        for line in
             ["", "6,1,2,-;usb 1-1: new device", "4,1,x,-;NVRM: Xid (PCI:0000:06:00): 31", " SUBSYSTEM=pci"]
         {
-            assert_eq!(xid(other, now), None, "{other}");
+            assert_eq!(xid(line, now), None, "{line}");
         }
     }
 }

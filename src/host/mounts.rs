@@ -151,10 +151,10 @@ fn sees_all(pid: u32) -> bool {
 /// Returns the directories and files that are mounted somewhere, each by its path inside its own file system: the sources of bind mounts.
 /// Namespaces of processes that this one may not inspect are left out.
 pub fn roots() -> BTreeSet<PathBuf> {
-    let mut seen = BTreeSet::new();
+    let mut namespaces = BTreeSet::new();
     let mut roots = BTreeSet::new();
     for pid in process::all().map(|pid| pid.to_string()) {
-        if namespace(&pid, "mnt").is_ok_and(|namespace| seen.insert(namespace)) {
+        if namespace(&pid, "mnt").is_ok_and(|namespace| namespaces.insert(namespace)) {
             let mounts = read_mounts(&pid).unwrap_or_default();
             roots.extend(mounts.into_iter().map(|mount| mount.source.path));
         }
@@ -168,14 +168,14 @@ pub fn roots() -> BTreeSet<PathBuf> {
 pub fn elsewhere(targets: &[MountSource], own: &[u32]) -> io::Result<ForeignMounts> {
     let local = LocalMounts::read()?;
     let own = own.iter().map(ToString::to_string).chain(["self".to_owned()]);
-    let ours: BTreeSet<PathBuf> = own.filter_map(|process| namespace(&process, "mnt").ok()).collect();
+    let excluded: BTreeSet<PathBuf> = own.filter_map(|process| namespace(&process, "mnt").ok()).collect();
     let all: Vec<u32> = process::all().collect();
     if all.is_empty() {
         return Err(io::Error::other("/proc could not be listed"));
     }
     let Inhabited { mut namespaces, unseen } = Inhabited::by(all);
-    namespaces.retain(|namespace, _| !ours.contains(namespace));
-    let mut found = Vec::new();
+    namespaces.retain(|namespace, _| !excluded.contains(namespace));
+    let mut foreign_mounts = Vec::new();
     for pids in namespaces.into_values() {
         let mut mounts = read_namespace(&pids)?;
         mounts.retain(|mount| targets.iter().any(|target| mount.source.contains(target)));
@@ -193,9 +193,9 @@ pub fn elsewhere(targets: &[MountSource], own: &[u32]) -> io::Result<ForeignMoun
             let processes = Rc::clone(&processes);
             ForeignMount { processes, point, source }
         };
-        found.extend(mounts.into_iter().map(foreign));
+        foreign_mounts.extend(mounts.into_iter().map(foreign));
     }
-    Ok(ForeignMounts { found, unseen })
+    Ok(ForeignMounts { found: foreign_mounts, unseen })
 }
 
 /// Mount namespaces with processes in them.
@@ -213,7 +213,7 @@ impl Inhabited {
         let (mut namespaces, mut unseen) = (BTreeMap::<PathBuf, Vec<u32>>::new(), 0);
         for pid in processes {
             match namespace(&pid.to_string(), "mnt") {
-                Ok(theirs) => namespaces.entry(theirs).or_default().push(pid),
+                Ok(namespace) => namespaces.entry(namespace).or_default().push(pid),
                 Err(error) if has_ended(&error) => {}
                 // A security module may still protect a process from this one, as the host's first process.
                 Err(_) if may_inspect => {}
@@ -300,11 +300,11 @@ impl LocalMounts {
     pub fn entries_in(&self, pid: u32, directory: &MountSource) -> Option<BTreeSet<OsString>> {
         let shown = read_trusted(pid).or_else(|| {
             let inhabited = self.inhabited.get_or_init(|| Inhabited::by(process::all()));
-            let there = inhabited.namespaces.get(&namespace(&pid.to_string(), "mnt").ok()?)?;
-            there.iter().filter(|other| **other != pid).find_map(|other| read_trusted(*other))
+            let neighbours = inhabited.namespaces.get(&namespace(&pid.to_string(), "mnt").ok()?)?;
+            neighbours.iter().filter(|other| **other != pid).find_map(|other| read_trusted(*other))
         });
         match shown {
-            Some(theirs) => Some(self.entries_of(&theirs, self.is_container(pid), directory)),
+            Some(mounts) => Some(self.entries_of(&mounts, self.is_container(pid), directory)),
             None if matches!(has_other(pid, "user"), Ok(false)) => None,
             None => Some(BTreeSet::new()),
         }
@@ -312,15 +312,15 @@ impl LocalMounts {
 
     fn entries_of(
         &self,
-        theirs: &[Mount],
+        mounts: &[Mount],
         is_container: bool,
         directory: &MountSource,
     ) -> BTreeSet<OsString> {
-        let mut given = theirs.iter().filter(|mount| is_container || mount.is_of_part());
+        let mut given = mounts.iter().filter(|mount| is_container || mount.is_of_part());
         if given.any(|mount| mount.source.contains(directory)) {
             return BTreeSet::new();
         }
-        let entries = theirs.iter().map(|mount| &mount.source).filter(|source| {
+        let entries = mounts.iter().map(|mount| &mount.source).filter(|source| {
             source.device == directory.device && source.path.parent() == Some(directory.path.as_path())
         });
         // Every later namespace has a copy of the mounts here, which tells nothing about its processes.
@@ -376,12 +376,17 @@ mod tests {
         assert!(!lives_elsewhere(this) && !lives_elsewhere(1 << 23));
         let everything: Vec<MountSource> =
             read_mounts("self").expect("readable").into_iter().map(|mount| mount.source).collect();
-        let seen = elsewhere(&everything, &[]).expect("/proc is readable");
-        assert!(seen.found.iter().all(|mount| mount.processes.iter().all(|process| process.pid != this)));
+        let foreign_mounts = elsewhere(&everything, &[]).expect("/proc is readable");
+        assert!(
+            foreign_mounts
+                .found
+                .iter()
+                .all(|mount| mount.processes.iter().all(|process| process.pid != this))
+        );
         let local = LocalMounts::read().expect("readable");
         assert!(!local.is_container(this), "this process's own container is none");
-        let here = source("0:0", "/nowhere");
-        assert_eq!(local.entries_in(1 << 23, &here), Some(BTreeSet::new()), "no process has this number");
+        let nowhere = source("0:0", "/nowhere");
+        assert_eq!(local.entries_in(1 << 23, &nowhere), Some(BTreeSet::new()), "no process has this number");
     }
 
     fn mount(device: &str, path: &str, point: &str) -> Mount {
@@ -398,7 +403,7 @@ mod tests {
         let tenants = source("0:25", "/mps/tenants");
         let entry = mount("0:25", "/mps/tenants/a", "/a");
         let run = mount("0:25", "/", "/mnt");
-        let names = |theirs: &[Mount], is_container| local.entries_of(theirs, is_container, &tenants).len();
+        let names = |mounts: &[Mount], is_container| local.entries_of(mounts, is_container, &tenants).len();
         let both = [entry, run];
         assert_eq!((names(&both[..1], true), names(&both[..1], false)), (1, 1));
         assert_eq!(names(&both, true), 0, "it has all tenants' directories");
@@ -428,13 +433,13 @@ mod tests {
         let around = MountSource::of(directory.path()).expect("there");
         let (root, entry) = (root.display(), entry.display());
         let chroot = format!("chroot {root} ");
-        for (other, enter, shown) in [
+        for (background, enter, shown) in [
             ("", "", Some(1)),
             ("", chroot.as_str(), None),
             ("sleep 600 >&- & echo $!;", chroot.as_str(), Some(1)),
         ] {
             let script = format!(
-                "mount --bind / {root} && mount --bind {entry} {root}/mnt && {{ {other} exec {enter}sleep 600 >&-; }}"
+                "mount --bind / {root} && mount --bind {entry} {root}/mnt && {{ {background} exec {enter}sleep 600 >&-; }}"
             );
             let mut child = Command::new("unshare");
             child.args(["--mount", "sh", "-c", &script]).stdout(Stdio::piped());
@@ -449,15 +454,15 @@ mod tests {
                 std::thread::yield_now();
             }
             let (ran, elsewhere) = (runs(), lives_elsewhere(child.id()));
-            let seen = LocalMounts::read()
+            let entries = LocalMounts::read()
                 .map(|local| local.entries_in(child.id(), &around).map(|names| names.len()));
             child.kill().expect("killed");
             child.wait().expect("reaped");
-            if let Some(other) = printed.trim().parse().ok().and_then(rustix::process::Pid::from_raw) {
-                rustix::process::kill_process(other, rustix::process::Signal::KILL).expect("killed");
+            if let Some(pid) = printed.trim().parse().ok().and_then(rustix::process::Pid::from_raw) {
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
             }
             assert!(ran && elsewhere);
-            assert_eq!(seen.expect("readable"), shown, "{other}{enter}");
+            assert_eq!(entries.expect("readable"), shown, "{background}{enter}");
         }
     }
 }

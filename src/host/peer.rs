@@ -72,10 +72,10 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("bound");
         let _caller = UnixStream::connect(&path).expect("connected");
         let (accepted, _) = listener.accept().expect("accepted");
-        let found = peer(&accepted).expect("credentials");
+        let peer = peer(&accepted).expect("credentials");
         let me = identify(std::process::id()).expect("alive");
-        assert_eq!((found.pid, found.process), (Some(me.pid), Some(me)));
-        assert_eq!(found.uid, rustix::process::geteuid().as_raw());
+        assert_eq!((peer.pid, peer.process), (Some(me.pid), Some(me)));
+        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
     }
 
     #[test]
@@ -87,8 +87,8 @@ mod tests {
         let ended = std::process::Command::new("python3").args(["-c", &script]).status().expect("python3");
         assert!(ended.success());
         let (accepted, _) = listener.accept().expect("accepted");
-        let found = peer(&accepted).expect("credentials");
-        assert!(found.pid.is_some());
-        assert_eq!(found.process, None);
+        let peer = peer(&accepted).expect("credentials");
+        assert!(peer.pid.is_some());
+        assert_eq!(peer.process, None);
     }
 }

@@ -240,7 +240,7 @@ fn status(pid: u32) -> Option<String> {
 
 /// Returns the numbers in a line of `/proc/PID/status`.
 pub(super) fn numbers<'s>(status: &'s str, line: &str) -> Option<impl Iterator<Item = u32> + use<'s>> {
-    let words = status.lines().find_map(|found| found.strip_prefix(line))?.split_ascii_whitespace();
+    let words = status.lines().find_map(|text| text.strip_prefix(line))?.split_ascii_whitespace();
     Some(words.filter_map(|word| word.parse().ok()))
 }
 
@@ -425,14 +425,14 @@ mod tests {
     fn process_ends_before_its_socket_is_closed() {
         use std::io::Read as _;
         for _ in 0..20 {
-            let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
-            let theirs: std::os::fd::OwnedFd = theirs.into();
-            let mut child = Command::new("sleep").arg("600").stdin(theirs).spawn().expect("sleep");
+            let (mut own_end, childs_end) = std::os::unix::net::UnixStream::pair().expect("sockets");
+            let childs_end: std::os::fd::OwnedFd = childs_end.into();
+            let mut child = Command::new("sleep").arg("600").stdin(childs_end).spawn().expect("sleep");
             executed(child.id());
             let id = identify(child.id()).expect("alive");
             assert!(!is_ending(id));
             child.kill().expect("kill");
-            assert_eq!(ours.read(&mut [0]).expect("the end"), 0);
+            assert_eq!(own_end.read(&mut [0]).expect("the end"), 0);
             assert!(is_ending(id));
             child.wait().expect("reaped");
             assert!(is_ending(id));

@@ -159,8 +159,8 @@ fn to_process(id: Identity, signal: Signal, grounds: SignalReason) -> Result<Sig
     if !is_alive(id) {
         return Ok(Signalled::Gone);
     }
-    if let Some(what) = protected(id.pid, grounds) {
-        return Err(SignalError::Protected { pid: id.pid, what });
+    if let Some(protection) = protected(id.pid, grounds) {
+        return Err(SignalError::Protected { pid: id.pid, what: protection });
     }
     match pidfd_send_signal(pidfd, signal) {
         Ok(()) => Ok(Signalled::Sent),
@@ -196,8 +196,8 @@ fn protected(pid: u32, grounds: SignalReason) -> Option<Protected> {
         SignalReason::ControlDaemon => CONTROL,
         SignalReason::Server => SERVER,
         SignalReason::SimulatedProgram => {
-            let other = !is_of_simulated_host(pid) && command(pid).is_some_and(|words| !words.is_empty());
-            return other.then_some(Protected::AnotherProgram);
+            let differs = !is_of_simulated_host(pid) && command(pid).is_some_and(|words| !words.is_empty());
+            return differs.then_some(Protected::AnotherProgram);
         }
         SignalReason::SimulatedManager => {
             let words = command(pid).unwrap_or_default();
@@ -211,8 +211,8 @@ fn protected(pid: u32, grounds: SignalReason) -> Option<Protected> {
         _ => return None,
     };
     // A process whose main thread has ended shows no command line.
-    let other = !runs(pid, expected) && command(pid).is_some_and(|words| !words.is_empty());
-    other.then_some(Protected::AnotherProgram)
+    let differs = !runs(pid, expected) && command(pid).is_some_and(|words| !words.is_empty());
+    differs.then_some(Protected::AnotherProgram)
 }
 
 /// Returns the kind of a process that can be nobody's client; `None` for every other process, which may be one.
@@ -312,10 +312,10 @@ mod tests {
 
     const CLIENTS: [SignalReason; 2] = [SignalReason::ListedClient, SignalReason::RanUnderLease];
 
-    fn until(what: &str, holds: impl Fn() -> bool) {
+    fn until(condition: &str, holds: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while !holds() {
-            assert!(Instant::now() < deadline, "never: {what}");
+            assert!(Instant::now() < deadline, "never: {condition}");
             std::thread::yield_now();
         }
     }
@@ -344,7 +344,7 @@ mod tests {
         match send(id, Signal::CONT, grounds) {
             Err(SignalError::Protected { what, .. }) => Some(what),
             Ok(Signalled::Sent) => None,
-            other => panic!("{other:?}"),
+            result => panic!("{result:?}"),
         }
     }
 
@@ -353,13 +353,13 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let mut daemon = executing(directory.path(), CONTROL, "755");
         let mut server = executing(directory.path(), SERVER, "555");
-        let mut other = called("train.py");
+        let mut script = called("train.py");
         let cases = [
             (std::process::id(), Some(Protected::Manager)),
             (1, Some(Protected::Init)),
             (daemon.id(), Some(Protected::ControlProgram)),
             (server.id(), Some(Protected::Server)),
-            (other.id(), None),
+            (script.id(), None),
         ];
         for (pid, expected) in cases {
             let id = identify(pid).expect("alive");
@@ -368,7 +368,7 @@ mod tests {
             }
             assert_eq!(never_a_client(pid), expected, "{pid}");
         }
-        for child in [&mut daemon, &mut server, &mut other] {
+        for child in [&mut daemon, &mut server, &mut script] {
             child.kill().expect("alive until here");
             child.wait().expect("reaped");
         }
@@ -418,8 +418,8 @@ mod tests {
     fn real_mps_programs_are_not_simulated_ones() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut real = executing(directory.path(), CONTROL, "755");
-        let mut other = called("train.py");
-        for child in [&mut real, &mut other] {
+        let mut script = called("train.py");
+        for child in [&mut real, &mut script] {
             let id = identify(child.id()).expect("alive");
             assert_eq!(refusal(id, SignalReason::SimulatedProgram), Some(Protected::AnotherProgram));
             child.kill().expect("alive until here");

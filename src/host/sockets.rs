@@ -26,17 +26,17 @@ mod tests {
 
     #[test]
     fn listening_process_is_recognised() {
-        let mut other = std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
         for address in ["127.0.0.1:0", "0.0.0.0:0"] {
             let listener = TcpListener::bind(address).expect("a port");
             let port = listener.local_addr().expect("an address").port();
             assert_eq!(listens(std::process::id(), port), Some(true), "{address}");
-            assert_eq!(listens(other.id(), port), Some(false), "{address}");
+            assert_eq!(listens(child.id(), port), Some(false), "{address}");
             drop(listener);
             assert_eq!(listens(std::process::id(), port), Some(false), "{address}");
         }
-        other.kill().expect("killed");
-        other.wait().expect("reaped");
-        assert_eq!(listens(other.id(), 1), None);
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        assert_eq!(listens(child.id(), 1), None);
     }
 }

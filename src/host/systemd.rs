@@ -118,7 +118,7 @@ const UNIT_DIRECTORIES: [&str; 5] = [
 
 /// Returns the names of the services below a root that start a program at boot.
 pub fn services_that_start(root: &Path, program: &str) -> Vec<String> {
-    let mut found = std::collections::BTreeMap::new();
+    let mut services = std::collections::BTreeMap::new();
     for directory in UNIT_DIRECTORIES.map(|directory| root.join(directory)) {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             let Ok(name) = entry.file_name().into_string() else { continue };
@@ -126,10 +126,10 @@ pub fn services_that_start(root: &Path, program: &str) -> Vec<String> {
                 name.ends_with(".service").then(|| fs::read_to_string(entry.path()).unwrap_or_default());
             let starts = |line: &str| line.trim_start().starts_with("ExecStart=") && line.contains(program);
             // A masked unit is a link to /dev/null, and hides the ones that follow.
-            found.entry(name).or_insert(text.is_some_and(|text| text.lines().any(starts)));
+            services.entry(name).or_insert(text.is_some_and(|text| text.lines().any(starts)));
         }
     }
-    let named = found.into_iter().filter(|(_, starts)| *starts).map(|(name, _)| name);
+    let named = services.into_iter().filter(|(_, starts)| *starts).map(|(name, _)| name);
     named.filter(|name| is_enabled(root, name)).collect()
 }
 
@@ -190,25 +190,25 @@ mod tests {
             fs::write(path, text).expect("written");
         };
         let starts = "[Service]\nExecStart=/usr/bin/nvidia-cuda-mps-control -f\n";
-        let found = || services_that_start(root.path(), "nvidia-cuda-mps-control");
+        let started = || services_that_start(root.path(), "nvidia-cuda-mps-control");
         write("usr/lib/systemd/system/nvidia-mps.service", starts);
         write(
             "usr/lib/systemd/system/other.service",
             "[Service]\nExecStart=/usr/bin/other\n# nvidia-cuda-mps-control\n",
         );
         write("etc/systemd/system/multi-user.target.wants/other.service", "");
-        assert_eq!(found(), [] as [&str; 0], "nothing wants it");
+        assert_eq!(started(), [] as [&str; 0], "nothing wants it");
         write("etc/systemd/system/multi-user.target.wants/nvidia-mps.service", "");
-        assert_eq!(found(), ["nvidia-mps.service"]);
+        assert_eq!(started(), ["nvidia-mps.service"]);
         write(
             "etc/systemd/system/nvidia-mps.service",
             "[Service]\nExecStop=/usr/bin/nvidia-cuda-mps-control\n",
         );
-        assert_eq!(found(), [] as [&str; 0], "masked, or another one");
+        assert_eq!(started(), [] as [&str; 0], "masked, or another one");
         write("usr/lib/systemd/system/mps@.service", starts);
-        assert_eq!(found(), [] as [&str; 0]);
+        assert_eq!(started(), [] as [&str; 0]);
         write("etc/systemd/system/multi-user.target.wants/mps@0.service", "");
-        assert_eq!(found(), ["mps@.service"]);
+        assert_eq!(started(), ["mps@.service"]);
     }
 
     #[test]

@@ -114,22 +114,22 @@ impl Trust {
 
     fn follow(&self, path: &Path, content: Content, links: bool) -> Result<Option<Metadata>, Untrusted> {
         let absolute = std::path::absolute(path).map_err(|error| unreadable(path, &error))?;
-        let mut here = PathBuf::from("/");
+        let mut reached = PathBuf::from("/");
         let mut rest = parts(&absolute);
         let mut followed = 0;
-        self.check_on_the_way(&here, &metadata(&here)?)?;
+        self.check_on_the_way(&reached, &metadata(&reached)?)?;
         while let Some(part) = rest.pop() {
             if part == ".." {
-                here.pop();
+                reached.pop();
                 continue;
             }
-            let next = here.join(&part);
-            let found = match fs::symlink_metadata(&next) {
+            let next = reached.join(&part);
+            let entry = match fs::symlink_metadata(&next) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 other => other.map_err(|error| unreadable(&next, &error))?,
             };
-            if found.is_symlink() {
-                if rest.is_empty() && here.starts_with("/proc") {
+            if entry.is_symlink() {
+                if rest.is_empty() && reached.starts_with("/proc") {
                     // `/proc/PID/fd/N` leads to an open file, whatever path its link shows.
                     return self.check_end(&next, metadata(&next)?, content).map(Some);
                 }
@@ -140,67 +140,67 @@ impl Trust {
                         path: next,
                     });
                 }
-                self.check_owner(&next, &found)?;
+                self.check_owner(&next, &entry)?;
                 followed += 1;
                 let target = fs::read_link(&next).map_err(|error| unreadable(&next, &error))?;
                 if followed > LINKS {
                     return Err(unreadable(&next, &"it leads through too many symbolic links"));
                 }
                 if target.is_absolute() {
-                    here = PathBuf::from("/");
+                    reached = PathBuf::from("/");
                 }
                 rest.extend(parts(&target));
             } else if rest.is_empty() {
-                return self.check_end(&next, found, content).map(Some);
+                return self.check_end(&next, entry, content).map(Some);
             } else {
-                self.check_on_the_way(&next, &found)?;
-                here = next;
+                self.check_on_the_way(&next, &entry)?;
+                reached = next;
             }
         }
         // The path, or the end of a link, is a directory that was checked on the way.
-        let found = metadata(&here)?;
-        self.check_end(&here, found, content).map(Some)
+        let directory = metadata(&reached)?;
+        self.check_end(&reached, directory, content).map(Some)
     }
 
-    fn check_owner(&self, path: &Path, found: &Metadata) -> Result<(), Untrusted> {
-        if self.includes(found.uid()) {
+    fn check_owner(&self, path: &Path, metadata: &Metadata) -> Result<(), Untrusted> {
+        if self.includes(metadata.uid()) {
             return Ok(());
         }
         let name = |uid: &u32| if *uid == 0 { "root".to_owned() } else { format!("uid {uid}") };
         let owners: Vec<String> = self.uids.iter().map(name).collect();
         // The last one is the caller, unless that is root.
         let owner = self.uids.last().copied().unwrap_or(0);
-        let follow = if found.is_symlink() { "-h " } else { "" };
+        let follow = if metadata.is_symlink() { "-h " } else { "" };
         Err(Untrusted {
             path: path.to_owned(),
-            problem: format!("belongs to uid {} and must belong to {}", found.uid(), owners.join(" or ")),
+            problem: format!("belongs to uid {} and must belong to {}", metadata.uid(), owners.join(" or ")),
             remedy: format!("chown {follow}{owner} {}, or choose another place", path.display()),
         })
     }
 
-    fn check_on_the_way(&self, path: &Path, found: &Metadata) -> Result<(), Untrusted> {
-        self.check_owner(path, found)?;
-        if found.mode() & WRITE == 0 || found.mode() & STICKY != 0 {
+    fn check_on_the_way(&self, path: &Path, metadata: &Metadata) -> Result<(), Untrusted> {
+        self.check_owner(path, metadata)?;
+        if metadata.mode() & WRITE == 0 || metadata.mode() & STICKY != 0 {
             return Ok(());
         }
         Err(Untrusted {
             path: path.to_owned(),
             problem: format!(
                 "can be written by others (mode {:o}), who can rename what is in it",
-                found.mode() & 0o7777
+                metadata.mode() & 0o7777
             ),
             remedy: format!("chmod go-w {}, or choose another place", path.display()),
         })
     }
 
-    fn check_end(&self, path: &Path, found: Metadata, content: Content) -> Result<Metadata, Untrusted> {
-        self.check_owner(path, &found)?;
-        let loose = found.mode() & content.forbidden();
+    fn check_end(&self, path: &Path, metadata: Metadata, content: Content) -> Result<Metadata, Untrusted> {
+        self.check_owner(path, &metadata)?;
+        let loose = metadata.mode() & content.forbidden();
         // Data that is written to /dev/null reaches nobody.
-        if loose == 0 || found.file_type().is_char_device() {
-            return Ok(found);
+        if loose == 0 || metadata.file_type().is_char_device() {
+            return Ok(metadata);
         }
-        let mode = found.mode() & 0o7777;
+        let mode = metadata.mode() & 0o7777;
         let shown = path.display();
         let (problem, remedy) = match content {
             Content::Secret | Content::GroupSecret if loose & !WRITE != 0 => (
@@ -292,8 +292,8 @@ mod tests {
             (Directory, vec![0o755, 0o700], vec![0o775, 0o777, 0o1777]),
         ] {
             for bits in good {
-                let found = Trust::own().check(&place.file("a", bits), content).expect("trusted");
-                assert_eq!(found.expect("there").mode() & 0o7777, bits);
+                let metadata = Trust::own().check(&place.file("a", bits), content).expect("trusted");
+                assert_eq!(metadata.expect("there").mode() & 0o7777, bits);
             }
             for bits in bad {
                 let message = refused(&place.file("a", bits), content);

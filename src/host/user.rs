@@ -20,7 +20,7 @@ pub fn become_user(uid: u32) -> Result<BTreeMap<&'static str, OsString>, String>
         ));
     }
     let user = User::from_uid(wanted).map_err(|error| error.to_string())?;
-    let failed = |what: &str, error: nix::Error| format!("{what} for uid {uid} failed: {error}");
+    let failed = |call: &str, error: nix::Error| format!("{call} for uid {uid} failed: {error}");
     let Some(user) = user else {
         // A user that this host has no name for, as in many containers: its group has the same number.
         nix::unistd::setgroups(&[]).map_err(|error| failed("setgroups", error))?;

@@ -70,11 +70,11 @@ impl Watch {
             match reader.next() {
                 Ok(event) => {
                     any = true;
-                    let (watch, what) = (event.wd(), event.events());
-                    if what.intersects(ReadFlags::IGNORED | ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
+                    let (watch, flags) = (event.wd(), event.events());
+                    if flags.intersects(ReadFlags::IGNORED | ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
                         self.covered.retain(|_, (_, covered)| *covered != watch);
                     }
-                    if what.contains(ReadFlags::MOVE_SELF) {
+                    if flags.contains(ReadFlags::MOVE_SELF) {
                         // It would go on telling of the directory under its new name.
                         let _ = remove_watch(self.fd.get_ref(), watch);
                     }

@@ -7,7 +7,7 @@ use crate::service::daemons::DaemonView;
 pub(crate) fn servers(daemon: &DaemonView) -> Vec<String> {
     let effective = daemon.status.as_ref().and_then(|status| status.effective.as_ref());
     let servers = effective.map(|effective| effective.servers.as_slice()).unwrap_or_default();
-    servers.iter().map(|one| format!("{} {}", one.pid, one.status)).collect()
+    servers.iter().map(|server| format!("{} {}", server.pid, server.status)).collect()
 }
 
 /// Returns a memory limit: one for all GPUs, or each with its GPU.

@@ -50,7 +50,7 @@ pub(crate) fn memory_by_gpu(effective: &TenantEffective, name: impl Fn(&GpuUuid)
     if limits.windows(2).all(|pair| limit(&pair[0]) == limit(&pair[1])) {
         return memory(effective);
     }
-    let limits = limits.iter().map(|one| format!("{}: {}", name(&one.gpu), limit(one)));
+    let limits = limits.iter().map(|memory| format!("{}: {}", name(&memory.gpu), limit(memory)));
     limits.collect::<Vec<_>>().join(", ")
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn priority(effective: &TenantEffective) -> String {
 pub(crate) fn share(tenant: &TenantView) -> Option<String> {
     let threads = &tenant.status.effective.as_ref()?.threads;
     if !threads.partitions.is_empty() {
-        let partitions = threads.partitions.iter().map(|one| format!("{} in {}", one.sms, one.partition));
+        let partitions = threads.partitions.iter().map(|part| format!("{} in {}", part.sms, part.partition));
         return Some(partitions.collect::<Vec<_>>().join(", "));
     }
     let lacks_partition = ready(&tenant.status.conditions)
