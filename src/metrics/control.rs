@@ -52,7 +52,7 @@ impl Commands {
 
     /// Counts a command that was not answered.
     pub fn failed(&self, why: Failed) {
-        if let Some(index) = Failed::ALL.iter().position(|known| *known == why) {
+        if let Some(index) = Failed::ALL.iter().position(|failure| *failure == why) {
             self.failed[index].fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -17,8 +17,8 @@ const SERVER_STATES: [ServerStatus; 3] =
 /// Reads a number from an item of a list.
 type Of<T> = fn(&T) -> u32;
 
-fn of(seen: &ObservedDaemon) -> Labels<1> {
-    [("daemon", seen.name.clone())]
+fn of(daemon: &ObservedDaemon) -> Labels<1> {
+    [("daemon", daemon.name.clone())]
 }
 
 pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result {
@@ -26,41 +26,42 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
     families.gauges(
         "daemon_up",
         "1 while the control daemon has a process, by /proc",
-        each().map(|seen| (of(seen), truth(seen.status.pid.is_some()))),
+        each().map(|daemon| (of(daemon), truth(daemon.status.pid.is_some()))),
     )?;
     families.gauges(
         "daemon_phase",
         "1 for the phase that the daemon is in, 0 for the others",
-        each().flat_map(|seen| {
+        each().flat_map(|daemon| {
             Phase::ALL.into_iter().map(move |phase| {
-                let labels = [("daemon", seen.name.clone()), ("phase", phase.as_str().to_owned())];
-                (labels, truth(seen.status.phase == phase))
+                let labels = [("daemon", daemon.name.clone()), ("phase", phase.as_str().to_owned())];
+                (labels, truth(daemon.status.phase == phase))
             })
         }),
     )?;
     families.gauges(
         "daemon_generation",
         "The desired generation of the daemon's settings",
-        each().map(|seen| (of(seen), number(seen.generation.unsigned_abs()))),
+        each().map(|daemon| (of(daemon), number(daemon.generation.unsigned_abs()))),
     )?;
     families.gauges(
         "daemon_observed_generation",
         "The generation of the daemon's settings that was read back last",
-        each().map(|seen| (of(seen), number(seen.status.observed_generation.unsigned_abs()))),
+        each().map(|daemon| (of(daemon), number(daemon.status.observed_generation.unsigned_abs()))),
     )?;
     families.gauges_in(
         Unit::Seconds,
         "daemon_read_timestamp",
         "When the daemon was read last, as Unix time; absent before it was",
-        each().filter_map(|seen| Some((of(seen), seconds(seen.status.effective.as_ref()?.observed_at)))),
+        each()
+            .filter_map(|daemon| Some((of(daemon), seconds(daemon.status.effective.as_ref()?.observed_at)))),
     )?;
     counts(snapshot, families)?;
     families.gauges(
         "daemon_drift",
         "1 while settings or partitions differ because someone else changed them",
-        each().map(|seen| {
-            let layout = seen.status.layout.as_ref().is_some_and(|layout| !layout.drift.is_empty());
-            (of(seen), truth(seen.status.drift.present || layout))
+        each().map(|daemon| {
+            let layout = daemon.status.layout.as_ref().is_some_and(|layout| !layout.drift.is_empty());
+            (of(daemon), truth(daemon.status.drift.present || layout))
         }),
     )?;
     families.gauges(
@@ -71,8 +72,9 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
     families.gauges(
         "clients_waiting",
         "Processes that wait until the clients of another user are gone, by control.log",
-        each()
-            .map(|seen| (of(seen), length(seen.status.queue.iter().map(|queue| queue.waiting.len()).sum()))),
+        each().map(|daemon| {
+            (of(daemon), length(daemon.status.queue.iter().map(|queue| queue.waiting.len()).sum()))
+        }),
     )?;
     gpus(snapshot, families)?;
     partitions(snapshot, families)
@@ -82,56 +84,60 @@ pub(super) fn encode(snapshot: &MetricsSnapshot, families: &mut Families<'_>) ->
 fn counts(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result {
     let each = || snapshot.seen.iter();
     let mut count = |name, help, value: fn(&ObservedDaemon) -> u64| {
-        families.counters(name, help, each().map(|seen| (of(seen), value(seen))))
+        families.counters(name, help, each().map(|daemon| (of(daemon), value(daemon))))
     };
-    count("daemon_starts", "Control processes that the daemon has had since the manager started", |seen| {
-        seen.status.incarnation
-    })?;
+    count(
+        "daemon_starts",
+        "Control processes that the daemon has had since the manager started",
+        |daemon| daemon.status.incarnation,
+    )?;
     count(
         "daemon_deaths",
         "Times that the control process was found dead without having been stopped",
-        |seen| seen.status.deaths,
+        |daemon| daemon.status.deaths,
     )?;
-    count("daemon_looks", "Times that the daemon was read, or was to be", |seen| seen.status.sessions.polls)?;
-    count("daemon_looks_failed", "Times that the daemon could not be read", |seen| {
-        seen.status.sessions.failed
+    count("daemon_looks", "Times that the daemon was read, or was to be", |daemon| {
+        daemon.status.sessions.polls
     })?;
-    count("control_processes", "Runs of nvidia-cuda-mps-control against the daemon", |seen| {
-        seen.status.sessions.control_processes
+    count("daemon_looks_failed", "Times that the daemon could not be read", |daemon| {
+        daemon.status.sessions.failed
+    })?;
+    count("control_processes", "Runs of nvidia-cuda-mps-control against the daemon", |daemon| {
+        daemon.status.sessions.control_processes
     })?;
     count(
         "control_processes_turned_away",
         "Those of them that the daemon turned away for another caller",
-        |seen| seen.status.sessions.retried,
+        |daemon| daemon.status.sessions.retried,
     )?;
-    count("daemon_drifts", "Times that settings were found changed by someone else", |seen| {
-        seen.status.drift.count
+    count("daemon_drifts", "Times that settings were found changed by someone else", |daemon| {
+        daemon.status.drift.count
     })?;
     families.histograms(
         "control_command_duration",
         "Time from a command to its reply, with the time until the daemon accepted it",
-        each().map(|seen| (of(seen), seen.commands.took())),
+        each().map(|daemon| (of(daemon), daemon.commands.took())),
     )?;
     families.counters(
         "control_commands_failed",
         "Commands without a reply, by why: no_daemon, busy (other callers), unresponsive (it hangs), unknown (no reply came), refused, not_sent",
-        each().flat_map(|seen| {
-            seen.commands.failures().map(|(kind, count)| {
-                ([("daemon", seen.name.clone()), ("kind", kind.to_owned())], count)
+        each().flat_map(|daemon| {
+            daemon.commands.failures().map(|(kind, count)| {
+                ([("daemon", daemon.name.clone()), ("kind", kind.to_owned())], count)
             })
         }),
     )
 }
 
-fn servers(seen: &ObservedDaemon) -> impl Iterator<Item = (Labels<2>, f64)> + '_ {
-    let servers = seen.status.effective.as_ref().map_or(&[][..], |effective| &effective.servers);
+fn servers(daemon: &ObservedDaemon) -> impl Iterator<Item = (Labels<2>, f64)> + '_ {
+    let servers = daemon.status.effective.as_ref().map_or(&[][..], |effective| &effective.servers);
     let count = |wanted: &dyn Fn(&ServerStatus) -> bool| {
         length(servers.iter().filter(|server| wanted(&server.status)).count())
     };
     let mut all: Vec<(String, f64)> =
         SERVER_STATES.iter().map(|state| (state.to_string(), count(&|status| status == state))).collect();
     all.push(("other".to_owned(), count(&|status| !SERVER_STATES.contains(status))));
-    all.into_iter().map(|(status, count)| ([("daemon", seen.name.clone()), ("status", status)], count))
+    all.into_iter().map(|(status, count)| ([("daemon", daemon.name.clone()), ("status", status)], count))
 }
 
 fn gpus(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result {
@@ -170,16 +176,16 @@ fn gpus(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result 
 
 /// Returns each GPU of which a daemon lists partitions, with that daemon.
 fn listed(snapshot: &MetricsSnapshot) -> impl Iterator<Item = (&ObservedDaemon, &GpuPartitions)> {
-    snapshot.seen.iter().flat_map(|seen| {
-        let effective = seen.status.effective.as_ref();
+    snapshot.seen.iter().flat_map(|daemon| {
+        let effective = daemon.status.effective.as_ref();
         let partitions = effective.and_then(|effective| effective.partitions.as_ref());
-        partitions.into_iter().flatten().map(move |gpu| (seen, gpu))
+        partitions.into_iter().flatten().map(move |gpu| (daemon, gpu))
     })
 }
 
 fn partitions(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result {
-    let on = |seen: &ObservedDaemon, gpu: &GpuPartitions| {
-        [("daemon", seen.name.clone()), ("gpu", gpu.gpu.to_string())]
+    let on = |daemon: &ObservedDaemon, gpu: &GpuPartitions| {
+        [("daemon", daemon.name.clone()), ("gpu", gpu.gpu.to_string())]
     };
     let all: [(&str, &str, Of<GpuPartitions>); 4] = [
         ("gpu_chunks_free", "Chunks of the GPU that a new partition could have, by lspart", |gpu| {
@@ -194,21 +200,21 @@ fn partitions(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::R
         ("gpu_sms_used", "SMs in partitions, by lspart", |gpu| gpu.used_sms),
     ];
     for (name, help, value) in all {
-        let samples = listed(snapshot).map(|(seen, gpu)| (on(seen, gpu), f64::from(value(gpu))));
+        let samples = listed(snapshot).map(|(daemon, gpu)| (on(daemon, gpu), f64::from(value(gpu))));
         families.gauges(name, help, samples)?;
     }
     // A partition that no layout names has its ID as its name.
-    let named = |seen: &ObservedDaemon, id: &PartitionId| {
-        let layout = seen.status.layout.as_ref();
-        let of_layout = layout
+    let named = |daemon: &ObservedDaemon, id: &PartitionId| {
+        let layout = daemon.status.layout.as_ref();
+        let in_layout = layout
             .and_then(|layout| layout.partitions.iter().find(|partition| partition.id.as_ref() == Some(id)));
-        of_layout.map_or_else(|| id.to_string(), |partition| partition.partition.to_string())
+        in_layout.map_or_else(|| id.to_string(), |partition| partition.partition.to_string())
     };
     let each = |value: Of<ListedPartition>| {
-        listed(snapshot).flat_map(move |(seen, gpu)| {
+        listed(snapshot).flat_map(move |(daemon, gpu)| {
             gpu.partitions.iter().map(move |partition| {
-                let [daemon, uuid] = on(seen, gpu);
-                ([daemon, uuid, ("partition", named(seen, &partition.id))], f64::from(value(partition)))
+                let [name, uuid] = on(daemon, gpu);
+                ([name, uuid, ("partition", named(daemon, &partition.id))], f64::from(value(partition)))
             })
         })
     };

@@ -64,14 +64,14 @@ impl Metrics {
         format: MetricsFormat,
     ) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::default();
-        let ours = registry.sub_registry_with_prefix(PREFIX);
-        self.wire.register(ours);
-        self.http.register(ours);
-        self.operations.register(ours);
-        self.events.register(ours);
-        self.incidents.register(ours);
-        commits.register(ours);
-        ours.register_collector(Box::new(snapshot));
+        let prefixed = registry.sub_registry_with_prefix(PREFIX);
+        self.wire.register(prefixed);
+        self.http.register(prefixed);
+        self.operations.register(prefixed);
+        self.events.register(prefixed);
+        self.incidents.register(prefixed);
+        commits.register(prefixed);
+        prefixed.register_collector(Box::new(snapshot));
         registry.register_collector(Box::new(Process));
         let mut out = String::new();
         prometheus_client::encoding::text::encode(&mut out, &registry)?;

@@ -23,16 +23,16 @@ struct Tally<'w> {
 impl<'w> Tally<'w> {
     fn of(snapshot: &'w MetricsSnapshot) -> Self {
         let mut tally = Self::default();
-        for seen in &snapshot.seen {
-            *tally.unattributed.entry(&seen.name).or_default() += 0;
-            let Ok(daemon) = DaemonName::parse(&seen.name) else { continue };
+        for observed in &snapshot.seen {
+            *tally.unattributed.entry(&observed.name).or_default() += 0;
+            let Ok(daemon) = DaemonName::parse(&observed.name) else { continue };
             let candidates = Candidate::of(&snapshot.committed.tenants, &daemon);
-            for client in &seen.clients {
+            for client in &observed.clients {
                 let (owner, _) =
                     attribute(&Signs::from(client), &daemon, &snapshot.committed.leases, &candidates);
                 // A client of a deleted tenant counts for none.
                 let Some(owner) = owner.and_then(|name| snapshot.tenant(&name)) else {
-                    *tally.unattributed.entry(&seen.name).or_default() += 1;
+                    *tally.unattributed.entry(&observed.name).or_default() += 1;
                     continue;
                 };
                 *tally.clients.entry(&owner.name).or_default() += 1;
@@ -55,10 +55,10 @@ impl MetricsSnapshot {
     fn limits<'w>(&'w self, tenant: &'w Tenant) -> impl Iterator<Item = (&'w GpuUuid, u64)> + 'w {
         let daemon = self.committed.daemons.iter().find(|daemon| daemon.name == tenant.spec.daemon);
         daemon.into_iter().flat_map(move |daemon| {
-            let seen = daemon.spec.gpus.iter();
-            seen.filter(|gpu| tenant.spec.sees(gpu)).filter_map(move |gpu| {
+            let gpus = daemon.spec.gpus.iter();
+            gpus.filter(|gpu| tenant.spec.sees(gpu)).filter_map(move |gpu| {
                 // Without a limit it is the whole GPU.
-                let whole = || self.committed.gpus.iter().find(|known| known.uuid == *gpu)?.memory_total;
+                let whole = || self.committed.gpus.iter().find(|listed| listed.uuid == *gpu)?.memory_total;
                 let own = tenant.spec.memory_limit(&daemon.spec, gpu);
                 Some((gpu, own.map(crate::domain::MemoryLimit::bytes).or_else(whole)?))
             })
