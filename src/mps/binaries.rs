@@ -68,8 +68,8 @@ impl Binaries {
 
     fn in_path(path: &OsStr) -> Result<Self, BinariesError> {
         let directories: Vec<PathBuf> = std::env::split_paths(path).filter(|dir| dir.is_absolute()).collect();
-        if let Some(found) = directories.iter().find_map(|dir| Self::in_directory(dir).ok()) {
-            return Ok(found);
+        if let Some(binaries) = directories.iter().find_map(|dir| Self::in_directory(dir).ok()) {
+            return Ok(binaries);
         }
         let control = directories.iter().any(|dir| check(&dir.join(CONTROL)).is_ok());
         Err(BinariesError::NotInPath { name: if control { SERVER } else { CONTROL } })
@@ -158,8 +158,8 @@ mod tests {
         put(dir.path(), SERVER, 0o644);
         assert!(message(dir.path()).contains("nvidia-cuda-mps-server: not executable"));
         put(dir.path(), SERVER, 0o755);
-        let found = Binaries::locate(Some(dir.path())).expect("both");
-        assert_eq!(found.control, dir.path().join(CONTROL));
+        let binaries = Binaries::locate(Some(dir.path())).expect("both");
+        assert_eq!(binaries.control, dir.path().join(CONTROL));
     }
 
     #[test]
@@ -170,8 +170,8 @@ mod tests {
         put(&bin, CONTROL, 0o755);
         put(&sbin, SERVER, 0o755);
         let path = std::env::join_paths([&bin]).expect("path");
-        for found in [Binaries::locate(Some(&bin)), Binaries::in_path(&path)] {
-            assert_eq!(found.expect("both").server, sbin.join(SERVER));
+        for binaries in [Binaries::locate(Some(&bin)), Binaries::in_path(&path)] {
+            assert_eq!(binaries.expect("both").server, sbin.join(SERVER));
         }
         let program = Binaries::locate(Some(&bin)).expect("both").installed(Vec::new());
         let environment = program.environment();
@@ -192,8 +192,8 @@ mod tests {
         assert!(matches!(error, BinariesError::NotInPath { name: SERVER }));
         put(whole.path(), CONTROL, 0o755);
         put(whole.path(), SERVER, 0o755);
-        let found = Binaries::in_path(&path(&[half.path(), whole.path()])).expect("found");
-        assert_eq!(found.control.parent(), Some(whole.path()));
+        let binaries = Binaries::in_path(&path(&[half.path(), whole.path()])).expect("found");
+        assert_eq!(binaries.control.parent(), Some(whole.path()));
         assert!(matches!(Binaries::in_path(OsStr::new("")), Err(BinariesError::NotInPath { name: CONTROL })));
     }
 }

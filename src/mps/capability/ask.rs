@@ -52,21 +52,21 @@ pub(super) async fn commands(
     let kept = place.with_extension("json");
     let read = fs::read(&kept).ok().and_then(|text| serde_json::from_slice::<KnownCommands>(&text).ok());
     let asked = words();
-    let is_it =
-        |known: &KnownCommands| known.program == program.path && known.file == file && known.asked == asked;
-    if let Some(known) = read.filter(is_it) {
-        return Ok((known.commands, known.options));
+    let is_current =
+        |saved: &KnownCommands| saved.program == program.path && saved.file == file && saved.asked == asked;
+    if let Some(saved) = read.filter(is_current) {
+        return Ok((saved.commands, saved.options));
     }
     let answered = ask_daemon(program, place).await;
     // Nothing of it is needed any more, whatever came of it.
     let _ = fs::remove_dir_all(place);
     let (commands, options) = answered.map_err(failed)?;
-    let known = KnownCommands { program: program.path.clone(), file, asked, commands, options };
-    let text = serde_json::to_vec(&known).unwrap_or_default();
+    let answer = KnownCommands { program: program.path.clone(), file, asked, commands, options };
+    let text = serde_json::to_vec(&answer).unwrap_or_default();
     if let Err(error) = fs::write(&kept, text) {
         tracing::debug!(path = %kept.display(), %error, "what the control program knows is asked again at the next start");
     }
-    Ok((known.commands, known.options))
+    Ok((answer.commands, answer.options))
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64, u64, i128)> {
@@ -110,7 +110,7 @@ async fn ask_daemon(
             (started.map_err(|error: DaemonStartError| error.to_string())?, knows_option)
         }
         // That it was late, say, says nothing of what it knows.
-        Err(other) => return Err(other.to_string()),
+        Err(error) => return Err(error.to_string()),
     };
     let control = Control::new(program, pipe_directory);
     let asked = ask(&control).await.map_err(|error| error.to_string());
@@ -157,7 +157,7 @@ fn word(command: &Command) -> String {
 
 /// Asks a daemon what it knows.
 async fn ask(control: &Control) -> Result<BTreeSet<String>, SessionError> {
-    let mut known = BTreeSet::new();
+    let mut commands = BTreeSet::new();
     let mut session = control.session(Instant::now() + DEADLINE)?;
     for command in commands_to_ask() {
         if command.runs_alone() {
@@ -166,9 +166,9 @@ async fn ask(control: &Control) -> Result<BTreeSet<String>, SessionError> {
         }
         let reply = session.send(&command).await?;
         if !matches!(parse::silent(&reply), Err(ParseError::UnknownCommand { .. })) {
-            known.insert(word(&command));
+            commands.insert(word(&command));
         }
     }
     session.close().await;
-    Ok(known)
+    Ok(commands)
 }

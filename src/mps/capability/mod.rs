@@ -76,11 +76,11 @@ pub async fn probe(
     place: &Path,
 ) -> Result<Capability, ProbeError> {
     let own = help::read(program, place).await?;
-    let of_driver = driver.and_then(|driver| version_number(driver.cuda.as_deref()?));
+    let driver_version = driver.and_then(|driver| version_number(driver.cuda.as_deref()?));
     let (version, version_from, commands, options) = match own {
         Some(own) => (own.version, VersionSource::Program, own.commands, own.options),
         None => {
-            if let Some(version) = of_driver.filter(|version| *version < OLDEST) {
+            if let Some(version) = driver_version.filter(|version| *version < OLDEST) {
                 return Err(too_old(program, version));
             }
             let (commands, options) = ask::commands(program, place).await?;
@@ -91,8 +91,8 @@ pub async fn probe(
                 false => OLDEST,
             };
             // Under a driver whose own program would say its version, this one is another's.
-            let of_driver = of_driver.filter(|version| *version < DESCRIBES_ITSELF_SINCE);
-            let (version, from) = of_driver
+            let driver_version = driver_version.filter(|version| *version < DESCRIBES_ITSELF_SINCE);
+            let (version, from) = driver_version
                 .map_or((least, VersionSource::Commands), |version| (version, VersionSource::Driver));
             (version, from, commands, options)
         }
@@ -125,13 +125,13 @@ fn other_driver(
     older_than: Option<&str>,
 ) -> Option<String> {
     let running = &driver.version;
-    let what = match (of_file, older_than) {
+    let mismatch = match (of_file, older_than) {
         (Some(named), _) if named != running => format!("of driver {named}"),
         (None, Some(version)) => format!("older than driver {version}"),
         _ => return None,
     };
     Some(format!(
-        "{} is {what}, and the host runs driver {running}: programs of two drivers do not work together, and the first client would wait for \
+        "{} is {mismatch}, and the host runs driver {running}: programs of two drivers do not work together, and the first client would wait for \
          ever; install the MPS programs of driver {running}, or name their directory with --mps-dir",
         path.display()
     ))
@@ -158,8 +158,8 @@ impl Capability {
     /// Returns the reason why the program cannot work with the driver that runs: it is of another one. Both may have been replaced since
     /// the program was asked, so its file is read anew.
     pub fn other_driver(&self, driver: &RunningDriver) -> Option<String> {
-        let of_driver = driver.cuda.as_deref().and_then(version_number);
-        let runs = |since: u32| of_driver.is_some_and(|version| version >= since);
+        let driver_version = driver.cuda.as_deref().and_then(version_number);
+        let runs = |since: u32| driver_version.is_some_and(|version| version >= since);
         let older_than = match self.version_from {
             VersionSource::Program => None,
             _ if !self.server_status() && runs(GUARDED_SINCE) => Some("550"),
@@ -232,8 +232,8 @@ impl Capability {
         if self.binary_version == 0 {
             return Vec::new();
         }
-        let since = |version: u32, what: &str| {
-            format!("since CUDA {}, and this is CUDA {}: {what}", cuda_version(version), self.cuda_version())
+        let since = |version: u32, note: &str| {
+            format!("since CUDA {}, and this is CUDA {}: {note}", cuda_version(version), self.cuda_version())
         };
         let capability = |name, missing: Option<String>| HostCapability {
             name,

@@ -10,7 +10,7 @@ const MOST: u64 = 1 << 20;
 /// The driver that the file of a control program names, as `535.261.03`: programs from driver 535 on hold it as one string (seen in
 /// those of Debian's packages for 535, 550 and 555, and not in that for 470). `None` where there is none, or more than one.
 pub(super) fn driver(path: &Path) -> Option<String> {
-    let file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|found| found.len() <= MOST))?;
+    let file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|stat| stat.len() <= MOST))?;
     let mut bytes = Vec::new();
     file.take(MOST).read_to_end(&mut bytes).ok()?;
     named(&bytes)

@@ -35,8 +35,12 @@ fn version_13_0_capabilities_are_read() {
     let lacking = capability.lacks_static().expect("13.0 has none");
     assert!(lacking.contains("13010 (CUDA 13.1)") && lacking.contains("is 13000 (CUDA 13.0):"), "{lacking}");
     assert_eq!((capability.client_ceiling(), capability.cuda_version().as_str()), (48, "13.0"));
-    let missing: Vec<_> =
-        capability.list().into_iter().filter(|one| !one.available).map(|one| one.name).collect();
+    let missing: Vec<_> = capability
+        .list()
+        .into_iter()
+        .filter(|capability| !capability.available)
+        .map(|capability| capability.name)
+        .collect();
     assert_eq!(missing, [CapabilityName::StaticPartitions]);
     let newer = Capability { binary_version: 13_010, ..capability };
     assert_eq!((newer.client_ceiling(), newer.cuda_version().as_str()), (60, "13.1"));
@@ -55,9 +59,9 @@ fn missing_capabilities_name_the_version_they_need() {
     let guessed = Capability { version_from: VersionSource::Commands, ..old.clone() };
     assert_eq!((guessed.cuda_version().as_str(), guessed.is_least()), ("12.2 or later", true));
     let listed = old.list();
-    assert!(listed.iter().all(|one| !one.available), "{listed:?}");
-    for (one, version) in listed.iter().zip(["13.1", "12.5", "12.4", "13.0", "12.4"]) {
-        let reason = one.reason.as_deref().expect("a reason");
+    assert!(listed.iter().all(|capability| !capability.available), "{listed:?}");
+    for (capability, version) in listed.iter().zip(["13.1", "12.5", "12.4", "13.0", "12.4"]) {
+        let reason = capability.reason.as_deref().expect("a reason");
         assert!(reason.contains(&format!("CUDA {version}")) && reason.contains("CUDA 12.2"), "{reason}");
     }
 }

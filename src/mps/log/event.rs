@@ -391,11 +391,11 @@ fn fault(text: &str) -> Option<LogEvent> {
     if rest == " encountered a fatal GPU error." {
         return Some(LogEvent::FatalError(client));
     }
-    let what = rest.strip_prefix(" on ")?.strip_suffix(" to be torn down")?;
-    if let Some(device) = what.strip_prefix("device ") {
+    let cause = rest.strip_prefix(" on ")?.strip_suffix(" to be torn down")?;
+    if let Some(device) = cause.strip_prefix("device ") {
         return Some(LogEvent::TornDownOnDevice { client, device: device.parse().ok()? });
     }
-    let pid = what.strip_prefix("the error-trigging process ")?.parse().ok()?;
+    let pid = cause.strip_prefix("the error-trigging process ")?.parse().ok()?;
     Some(LogEvent::TornDownWithProcess { client, pid })
 }
 

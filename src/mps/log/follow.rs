@@ -83,7 +83,7 @@ impl Follow {
         let metadata = file.metadata()?;
         let (inode, length) = (Inode::from(&metadata), metadata.len().min(end));
         let mut skipped = false;
-        if self.inode.is_none_or(|known| !inode.is_same(known)) || length < self.offset {
+        if self.inode.is_none_or(|earlier| !inode.is_same(earlier)) || length < self.offset {
             skipped = self.offset > 0;
             (self.offset, self.given) = (0, 0);
             self.reader = Reader::default();

@@ -194,8 +194,8 @@ fn written_log_messages_are_read_back() {
         let records = read(log.as_bytes());
         assert_eq!(records.len(), messages.len(), "{log}");
         for (record, ((source, _), pid, ms, (text, event))) in records.iter().zip(messages) {
-            let (seen, written) = (i32::from(record.at.millisecond()), i32::from(*ms));
-            assert_eq!((record.source, record.pid, seen), (*source, *pid, written));
+            let (read, written) = (i32::from(record.at.millisecond()), i32::from(*ms));
+            assert_eq!((record.source, record.pid, read), (*source, *pid, written));
             assert_eq!((&record.text, &record.event), (text, event));
         }
     });

@@ -140,7 +140,7 @@ pub fn bound(path: &Path, max_bytes: u64, before: impl FnOnce()) -> io::Result<b
 /// Returns the last message of a control process about itself, in one line: no banner of its start, and nothing about its callers and
 /// clients, which it mentions all the time.
 pub fn last_word(records: &[LogRecord], pid: u32) -> Option<String> {
-    let of_itself = |record: &&LogRecord| {
+    let is_about_itself = |record: &&LogRecord| {
         record.pid == pid
             && match &record.event {
                 LogEvent::Other(text) => !text.starts_with("NEW ") && !text.starts_with("User did not"),
@@ -150,7 +150,7 @@ pub fn last_word(records: &[LogRecord], pid: u32) -> Option<String> {
                 _ => false,
             }
     };
-    let last = records.iter().rfind(of_itself)?;
+    let last = records.iter().rfind(is_about_itself)?;
     let line: Vec<&str> = last.text.lines().map(str::trim).collect();
     Some(line.join(" ").chars().take(LAST_WORD).collect())
 }

@@ -53,15 +53,15 @@ pub fn own_lines<'l>(lines: impl Iterator<Item = &'l [u8]>) -> Vec<bool> {
     let mut open = Open::Start;
     // What continues a message is whose the message is.
     let mut before = LineOwner::Mps;
-    for (at, line) in lines.enumerate() {
+    for (index, line) in lines.enumerate() {
         own.push(false);
         let text = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
         if let Some(record) = prefixed(text.trim_end_matches('\r')) {
             before = verdict(&record.text, &mut open, &mut undecided, &mut own);
         }
         match before {
-            LineOwner::Own => own[at] = true,
-            LineOwner::Undecided => undecided.push(at),
+            LineOwner::Own => own[index] = true,
+            LineOwner::Undecided => undecided.push(index),
             LineOwner::Mps => {}
         }
     }
@@ -94,18 +94,18 @@ fn verdict(text: &str, open: &mut Open, undecided: &mut Vec<usize>, own: &mut [b
         }
         Some(LogEvent::Command(line)) => {
             if matches!(open, Open::Start | Open::None | Open::Unknown) {
-                let ours = is_own_delimiter(&line);
-                *open = if ours { Open::Own } else { Open::Others };
-                for at in undecided.drain(..).filter(|_| ours) {
-                    own[at] = true;
+                let is_own = is_own_delimiter(&line);
+                *open = if is_own { Open::Own } else { Open::Others };
+                for index in undecided.drain(..).filter(|_| is_own) {
+                    own[index] = true;
                 }
             }
             if *open == Open::Own { LineOwner::Own } else { LineOwner::Mps }
         }
         Some(LogEvent::UiClosed) => {
             undecided.clear();
-            let ours = std::mem::replace(open, Open::None) == Open::Own;
-            if ours { LineOwner::Own } else { LineOwner::Mps }
+            let is_own = std::mem::replace(open, Open::None) == Open::Own;
+            if is_own { LineOwner::Own } else { LineOwner::Mps }
         }
         Some(_) => LineOwner::Mps,
         // A line of a reply.
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn own_sessions_are_distinguished_from_others() {
-        let ours = [
+        let own_session = [
             "Accepting connection...",
             "NEW UI",
             DELIMITER,
@@ -151,11 +151,11 @@ mod tests {
             "continued\nby this",
             "UI closed",
         ];
-        assert_eq!(kept(&ours), [""; 0]);
-        let theirs = ["Accepting connection...", "NEW UI", "Cmd:ps", DELIMITER, "511", "UI closed"];
-        assert_eq!(kept(&theirs), theirs);
-        let both: Vec<&str> = ours.iter().chain(&theirs).chain(&ours).copied().collect();
-        assert_eq!(kept(&both), theirs);
+        assert_eq!(kept(&own_session), [""; 0]);
+        let other_session = ["Accepting connection...", "NEW UI", "Cmd:ps", DELIMITER, "511", "UI closed"];
+        assert_eq!(kept(&other_session), other_session);
+        let both: Vec<&str> = own_session.iter().chain(&other_session).chain(&own_session).copied().collect();
+        assert_eq!(kept(&both), other_session);
     }
 
     #[test]

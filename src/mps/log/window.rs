@@ -79,12 +79,12 @@ pub fn excerpt(path: &Path, part: Part, wanted: &str, own: OwnSessions) -> io::R
 /// Where the lines of our own sessions begin, in order.
 fn own_offsets(bytes: &[u8], from: u64) -> Vec<u64> {
     let lines = || bytes.split_inclusive(|byte| *byte == b'\n');
-    let begins = lines().scan(from, |at, line| {
-        let begin = *at;
-        *at += u64::try_from(line.len()).unwrap_or(0);
+    let begins = lines().scan(from, |offset, line| {
+        let begin = *offset;
+        *offset += u64::try_from(line.len()).unwrap_or(0);
         Some(begin)
     });
-    begins.zip(own_lines(lines())).filter_map(|(at, own)| own.then_some(at)).collect()
+    begins.zip(own_lines(lines())).filter_map(|(offset, own)| own.then_some(offset)).collect()
 }
 
 fn without(mut excerpt: Excerpt, hidden: &[u64]) -> Excerpt {
@@ -104,12 +104,12 @@ fn bounded(mut excerpt: Excerpt, part: Part, hidden: &[u64]) -> Excerpt {
             excerpt.from = lines[0].at;
         }
     }
-    excerpt.hidden = hidden.iter().filter(|at| (excerpt.from..excerpt.to).contains(*at)).count();
+    excerpt.hidden = hidden.iter().filter(|offset| (excerpt.from..excerpt.to).contains(*offset)).count();
     excerpt
 }
 
 fn cut(bytes: &[u8], from: u64, is_cut: bool, part: Part, wanted: &str, size: u64) -> Excerpt {
-    let offset = |at: usize| from + u64::try_from(at).unwrap_or(u64::MAX - from);
+    let offset = |index: usize| from + u64::try_from(index).unwrap_or(u64::MAX - from);
     let mut begin = 0;
     if is_cut
         && let Some(end) = bytes.iter().position(|byte| *byte == b'\n').filter(|end| end + 1 < bytes.len())
@@ -126,13 +126,13 @@ fn cut(bytes: &[u8], from: u64, is_cut: bool, part: Part, wanted: &str, size: u6
     }
     let wanted = wanted.to_lowercase();
     let mut lines = Vec::new();
-    let mut at = begin;
+    let mut index = begin;
     for line in bytes.get(begin..end).unwrap_or_default().split_inclusive(|byte| *byte == b'\n') {
         let text = shown(line);
         if wanted.is_empty() || text.to_lowercase().contains(&wanted) {
-            lines.push(Line { at: offset(at), text });
+            lines.push(Line { at: offset(index), text });
         }
-        at += line.len();
+        index += line.len();
     }
     Excerpt { lines, from: offset(begin), to: offset(end), size, hidden: 0 }
 }
@@ -144,7 +144,7 @@ fn shown(line: &[u8]) -> String {
     // A character takes at most four bytes: more of the line is not read.
     let is_long = line.len() > LONGEST_LINE * 4;
     let text = String::from_utf8_lossy(if is_long { &line[..LONGEST_LINE * 4] } else { line });
-    let plain = |one: char| if one.is_control() && one != '\t' { '\u{fffd}' } else { one };
+    let plain = |c: char| if c.is_control() && c != '\t' { '\u{fffd}' } else { c };
     let mut shown: String = text.chars().take(LONGEST_LINE).map(plain).collect();
     if is_long || text.chars().nth(LONGEST_LINE).is_some() {
         shown.push('…');
@@ -186,16 +186,16 @@ mod tests {
             part = excerpt(&path, Part::Before(part.from), "", OwnSessions::Shown).expect("read");
         }
         assert_eq!(read, all);
-        let (mut read, mut at) = (Vec::new(), 0);
+        let (mut read, mut position) = (Vec::new(), 0);
         while read.len() < all.len() {
-            let part = excerpt(&path, Part::From(at), "", OwnSessions::Shown).expect("read");
-            assert!(part.to > at, "it goes on");
+            let part = excerpt(&path, Part::From(position), "", OwnSessions::Shown).expect("read");
+            assert!(part.to > position, "it goes on");
             read.extend(part.lines.into_iter().map(|line| line.text));
-            at = part.to;
+            position = part.to;
         }
         assert_eq!(read, all);
-        let found = excerpt(&path, Part::Last, "LINE 19999 ", OwnSessions::Shown).expect("read");
-        assert_eq!(texts(&found), ["line 19999 of the log, as long as it is"]);
+        let matching = excerpt(&path, Part::Last, "LINE 19999 ", OwnSessions::Shown).expect("read");
+        assert_eq!(texts(&matching), ["line 19999 of the log, as long as it is"]);
     }
 
     #[test]
@@ -206,15 +206,15 @@ mod tests {
         let part = excerpt(&path, Part::Last, "", OwnSessions::Shown).expect("read");
         assert_eq!(texts(&part), ["first", "\u{fffd}[31mred\u{fffd}\u{fffd}\u{fffd}\ttab", "", "no end"]);
         fs::write(&path, vec![b'x'; 3 * 256 * 1024]).expect("written");
-        let mut at = None;
+        let mut position = None;
         for _ in 0..3 {
-            let part =
-                excerpt(&path, at.map_or(Part::Last, Part::Before), "", OwnSessions::Shown).expect("read");
+            let part = excerpt(&path, position.map_or(Part::Last, Part::Before), "", OwnSessions::Shown)
+                .expect("read");
             assert_eq!((part.lines.len(), part.to - part.from), (1, WINDOW));
             assert_eq!(part.lines[0].text.chars().count(), LONGEST_LINE + 1);
-            at = Some(part.from);
+            position = Some(part.from);
         }
-        assert_eq!(at, Some(0));
+        assert_eq!(position, Some(0));
         // One that was emptied meanwhile.
         fs::write(&path, "new\n").expect("written");
         assert_eq!(
@@ -232,11 +232,11 @@ mod tests {
         let folder = folder();
         let path = folder.path().join("control.log");
         let line = |text: &str| format!("[2026-11-21 02:53:15.169 Control  1308] {text}\n");
-        let ours = ["Accepting connection...", "NEW UI", "Cmd:zz-00c0ffee00c0ffee-1", "UI closed"]
+        let session = ["Accepting connection...", "NEW UI", "Cmd:zz-00c0ffee00c0ffee-1", "UI closed"]
             .map(line)
             .concat();
         let message = line("NEW SERVER 902: Ready");
-        fs::write(&path, format!("{ours}{message}{ours}{ours}")).expect("written");
+        fs::write(&path, format!("{session}{message}{session}{session}")).expect("written");
         let read = |own| excerpt(&path, Part::Last, "", own).expect("read");
         let part = read(OwnSessions::Hidden);
         assert_eq!((texts(&part), part.hidden), (vec![message.trim_end()], 12));

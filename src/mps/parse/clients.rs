@@ -121,8 +121,8 @@ fn client_row(line: &str) -> Option<ClientRow> {
     let server = field()?.parse().ok()?;
     let device = field()?;
     let namespace = field()?.parse().ok()?;
-    let known = device.starts_with("GPU-") || device.starts_with("MIG-");
-    known.then(|| ClientRow {
+    let is_gpu = device.starts_with("GPU-") || device.starts_with("MIG-");
+    is_gpu.then(|| ClientRow {
         pid,
         id,
         server,

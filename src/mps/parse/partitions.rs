@@ -227,17 +227,17 @@ mod tests {
     fn everything_that_others_recorded_is_read() {
         let mut listings = Vec::new();
         for (command, reply) in recorded() {
-            let (bytes, what) = (reply.as_bytes(), format!("{command}: {reply:?}"));
+            let (bytes, exchange) = (reply.as_bytes(), format!("{command}: {reply:?}"));
             if command.starts_with("lspart") {
-                listings.push(lspart(bytes).expect(&what));
+                listings.push(lspart(bytes).expect(&exchange));
             } else if command.ends_with(" 1000") {
-                assert!(matches!(sm_partition_add(bytes), Err(ParseError::Refused { .. })), "{what}");
+                assert!(matches!(sm_partition_add(bytes), Err(ParseError::Refused { .. })), "{exchange}");
             } else if command.starts_with("sm_partition add") {
-                let made = sm_partition_add(bytes).expect(&what);
-                assert!(reply.contains(&format!("Partition {}/{} created", made.gpu, made.id)), "{what}");
+                let made = sm_partition_add(bytes).expect(&exchange);
+                assert!(reply.contains(&format!("Partition {}/{} created", made.gpu, made.id)), "{exchange}");
             } else {
-                assert!(command.starts_with("sm_partition rm"), "{what}");
-                sm_partition_remove(bytes).expect(&what);
+                assert!(command.starts_with("sm_partition rm"), "{exchange}");
+                sm_partition_remove(bytes).expect(&exchange);
             }
         }
         let numbers = |listing: &Partitions| {
@@ -250,9 +250,9 @@ mod tests {
                 device.used_sms,
             )
         };
-        let seen: Vec<_> = listings.iter().map(numbers).collect();
+        let read: Vec<_> = listings.iter().map(numbers).collect();
         assert_eq!(
-            seen[..4],
+            read[..4],
             [
                 ("GPU-20".into(), 35, 0, 142, 0),
                 ("GPU-20".into(), 34, 1, 138, 4),
@@ -263,7 +263,7 @@ mod tests {
         let ids: Vec<_> = listings[2..]
             .iter()
             .flat_map(|listing| &listing.partitions)
-            .map(|it| (it.id.as_str(), it.chunks, it.in_use))
+            .map(|partition| (partition.id.as_str(), partition.chunks, partition.in_use))
             .collect();
         assert_eq!(
             ids,

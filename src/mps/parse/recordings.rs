@@ -90,10 +90,10 @@ fn exchanges(transcript: &str) -> Vec<(String, String)> {
 fn batches(transcript: &str) -> Vec<(String, String)> {
     let lines: Vec<&str> = transcript.lines().collect();
     let mut exchanges = Vec::new();
-    for (at, line) in lines.iter().enumerate() {
+    for (index, line) in lines.iter().enumerate() {
         let Some(output) = line.strip_prefix("out b'") else { continue };
         let output = output.rsplit_once('\'').expect("its end").0.replace("\\n", "\n");
-        let above = lines[at.saturating_sub(2)..at].iter().rev().find(|line| line.contains(" | "));
+        let above = lines[index.saturating_sub(2)..index].iter().rev().find(|line| line.contains(" | "));
         let Some(commands) = above else { continue };
         let commands =
             commands.trim_start_matches("## ").split(" | ").map(|word| word.trim_matches(['"', ' ']));
@@ -120,20 +120,20 @@ pub(super) fn replies(word: &str) -> Vec<String> {
 
 #[test]
 fn every_recorded_reply_is_what_its_parser_expects() {
-    let (mut values, mut others) = (0, BTreeSet::new());
+    let (mut values, mut unparsed) = (0, BTreeSet::new());
     for (name, transcript) in recordings() {
         let exchanges = commands_of(&name, &transcript);
         for (command, reply) in exchanges {
             match taken(&command, reply.as_bytes()).as_str() {
                 "value" => values += 1,
-                other => {
-                    others.insert(format!("{} {command} -> {other}", &name[..2]));
+                outcome => {
+                    unparsed.insert(format!("{} {command} -> {outcome}", &name[..2]));
                 }
             }
         }
     }
     let expected: BTreeSet<String> = EXPECTED.iter().map(|line| (*line).to_owned()).collect();
-    assert_eq!(others, expected);
+    assert_eq!(unparsed, expected);
     assert!(values > 150, "only {values} replies were found");
 }
 
@@ -174,7 +174,7 @@ const EXPECTED: &[&str] = &[
 
 #[test]
 fn every_recorded_log_line_is_an_event() {
-    let (mut known, mut others) = (0, BTreeSet::new());
+    let (mut events, mut unknown) = (0, BTreeSet::new());
     for (name, text) in recordings() {
         // A run of lines that begins with a prefix is a piece of a log; the transcript around it is not.
         let mut piece = String::new();
@@ -187,15 +187,15 @@ fn every_recorded_log_line_is_an_event() {
             for record in log::read(std::mem::take(&mut piece).as_bytes()) {
                 match record.event {
                     LogEvent::Other(text) => {
-                        others.insert(format!("{} {text}", &name[..2]));
+                        unknown.insert(format!("{} {text}", &name[..2]));
                     }
-                    _ => known += 1,
+                    _ => events += 1,
                 }
             }
         }
     }
-    assert_eq!(others, BTreeSet::new());
-    assert!(known > 600, "only {known} messages were found");
+    assert_eq!(unknown, BTreeSet::new());
+    assert!(events > 600, "only {events} messages were found");
 }
 
 /// The messages of recording 09, which are quoted there without their prefix.

@@ -47,7 +47,7 @@ pub fn callers(pipe_directory: &Path, daemon: Identity) -> Vec<ForeignCaller> {
 fn calls(words: &[String]) -> bool {
     let program =
         words.iter().take(2).position(|word| Path::new(word).file_name() == Some(OsStr::new(CONTROL)));
-    program.is_some_and(|at| !words[at + 1..].iter().any(|word| word.starts_with('-')))
+    program.is_some_and(|index| !words[index + 1..].iter().any(|word| word.starts_with('-')))
 }
 
 fn calls_daemon(pid: u32, pipe_directory: &Path) -> bool {
@@ -55,11 +55,11 @@ fn calls_daemon(pid: u32, pipe_directory: &Path) -> bool {
     if process::environ(pid).is_none() {
         return false;
     }
-    let theirs = variable(pid, PIPE_ENV).unwrap_or_else(|| OsString::from(DEFAULT_PIPE_DIRECTORY));
-    let theirs = Path::new(&theirs);
+    let directory = variable(pid, PIPE_ENV).unwrap_or_else(|| OsString::from(DEFAULT_PIPE_DIRECTORY));
+    let directory = Path::new(&directory);
     // A tenant's directory has a link to the daemon's socket.
-    is_same_directory(theirs, pipe_directory)
-        || is_same_directory(&theirs.join(SOCKET), &pipe_directory.join(SOCKET))
+    is_same_directory(directory, pipe_directory)
+        || is_same_directory(&directory.join(SOCKET), &pipe_directory.join(SOCKET))
 }
 
 #[cfg(test)]
@@ -74,14 +74,14 @@ mod tests {
         {
             assert!(calls(&words(caller)), "{caller}");
         }
-        for other in [
+        for command in [
             "nvidia-cuda-mps-control -d",
             "/bin/nvidia-cuda-mps-control -f -M",
             "vim a nvidia-cuda-mps-control",
             "sleep 1",
             "",
         ] {
-            assert!(!calls(&words(other)), "{other}");
+            assert!(!calls(&words(command)), "{command}");
         }
     }
 }

@@ -65,7 +65,7 @@ pub struct PipeDirectoryOccupant {
 pub fn find(token: &str, pipe_directory: &Path) -> DaemonSearch {
     match search(token, pipe_directory) {
         DaemonSearch::None => search(token, pipe_directory),
-        found => found,
+        result => result,
     }
 }
 
@@ -88,9 +88,9 @@ fn search(token: &str, pipe_directory: &Path) -> DaemonSearch {
             let launcher = marked.iter().find(|id| is_launcher(id.pid));
             match (launcher, marked.iter().find(|id| !is_server(id.pid))) {
                 (Some(launcher), _) => DaemonSearch::Starting(*launcher),
-                (None, Some(other)) => doubtful(format!(
+                (None, Some(process)) => doubtful(format!(
                     "process {} has the daemon's token and is not a control daemon",
-                    other.pid
+                    process.pid
                 )),
                 (None, None) => DaemonSearch::None,
             }
@@ -110,8 +110,8 @@ fn search(token: &str, pipe_directory: &Path) -> DaemonSearch {
 
 /// Searches as [`find`] does, and compares with what was stored of the daemon.
 pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: RecordedProcess) -> DaemonSearch {
-    let found = find(token, pipe_directory);
-    let DaemonSearch::Ours(identity) = found else { return found };
+    let search = find(token, pipe_directory);
+    let DaemonSearch::Ours(identity) = search else { return search };
     let inode = pipe_inode(pipe_directory).ok();
     if identity != recorded.identity {
         return DaemonSearch::Doubtful {
@@ -124,7 +124,7 @@ pub fn find_recorded(token: &str, pipe_directory: &Path, recorded: RecordedProce
     if !inode.is_some_and(|inode| inode.is_same(recorded.pipe_inode)) {
         return DaemonSearch::Doubtful { reason: moved(pipe_directory, recorded.pipe_inode, inode) };
     }
-    found
+    search
 }
 
 /// Searches for a daemon that was started outside this manager and that was adopted: it carries no token, so its PID and start
@@ -180,12 +180,12 @@ fn objection(daemon: Identity, pipe_directory: &Path) -> Option<String> {
     if uid != Some(me) {
         return Some(format!("process {pid} has the daemon's token and another uid than {me}"));
     }
-    let theirs = variable(pid, PIPE_ENV);
-    if !theirs.as_deref().is_some_and(|theirs| is_same_directory(Path::new(theirs), pipe_directory)) {
-        let theirs = theirs.unwrap_or_default();
+    let pipe = variable(pid, PIPE_ENV);
+    if !pipe.as_deref().is_some_and(|pipe| is_same_directory(Path::new(pipe), pipe_directory)) {
+        let pipe = pipe.unwrap_or_default();
         return Some(format!(
             "process {pid} has the daemon's token and the pipe directory {} instead of {}",
-            Path::new(&theirs).display(),
+            Path::new(&pipe).display(),
             pipe_directory.display()
         ));
     }
@@ -221,9 +221,9 @@ pub fn daemon_of_pid_file(pipe_directory: &Path) -> Option<u32> {
     fs::symlink_metadata(&path).ok().filter(|file| file.is_file() && file.len() < 32)?;
     let pid: u32 = fs::read_to_string(&path).ok()?.trim().parse().ok()?;
     process::identify(pid)?;
-    let here =
-        variable(pid, PIPE_ENV).is_none_or(|theirs| is_same_directory(Path::new(&theirs), pipe_directory));
-    (is_control(pid) && here).then_some(pid)
+    let is_here =
+        variable(pid, PIPE_ENV).is_none_or(|pipe| is_same_directory(Path::new(&pipe), pipe_directory));
+    (is_control(pid) && is_here).then_some(pid)
 }
 
 /// Result of a try to connect to a socket.

@@ -90,14 +90,14 @@ fn called(pid: u32) -> Option<Called> {
 /// `sudo nvidia-cuda-mps-control -f`, has another than what it runs, and may have forked itself before.
 fn daemons_of(controls: &[Called]) -> Vec<u32> {
     let parent = |of: &Called| controls.iter().find(|other| Some(other.pid) == of.parent);
-    let is_fork = |one: &Called| parent(one).is_some_and(|parent| parent.words == one.words);
-    let wraps = |one: &Called| {
+    let is_fork = |daemon: &Called| parent(daemon).is_some_and(|parent| parent.words == daemon.words);
+    let wraps = |daemon: &Called| {
         controls.iter().any(|other| {
             let mut above = std::iter::successors(parent(other), |above| parent(above)).take(controls.len());
-            above.any(|above| above.pid == one.pid) && other.words != one.words
+            above.any(|above| above.pid == daemon.pid) && other.words != daemon.words
         })
     };
-    controls.iter().filter(|one| !is_fork(one) && !wraps(one)).map(|one| one.pid).collect()
+    controls.iter().filter(|daemon| !is_fork(daemon) && !wraps(daemon)).map(|daemon| daemon.pid).collect()
 }
 
 /// The control daemon that this very process is; the reason where it is none.
@@ -138,13 +138,13 @@ pub fn inspect(identity: Identity, world: Option<&Path>) -> Result<Running, Stri
 /// The servers of a pipe directory that no control daemon is the parent of any more, whichever program started it: the
 /// environment of a daemon that was adopted holds no token that it could have given them.
 pub fn stranded(pipe_directory: &Path) -> Vec<Identity> {
-    let Ok(here) = pipe_inode(pipe_directory) else { return Vec::new() };
+    let Ok(inode) = pipe_inode(pipe_directory) else { return Vec::new() };
     let servers = process::all().filter(|pid| is_server(*pid)).filter_map(process::identify);
     let is_stranded = |server: &Identity| {
         let followed = process::parent(server.pid).is_some_and(is_control);
         let variables = process::environ(server.pid).unwrap_or_default();
         let text = |wanted: &str| text_of(&variables, wanted);
-        !followed && surroundings(server.pid, text).reachable == Ok(here)
+        !followed && surroundings(server.pid, text).reachable == Ok(inode)
     };
     servers.filter(is_stranded).collect()
 }
@@ -177,10 +177,10 @@ fn describe(pid: u32, world: Option<&Path>) -> Option<Running> {
     let environment = match environment {
         Some(variables) => {
             let text = |wanted: &str| text_of(&variables, wanted);
-            let theirs = text(WORLD_ENV);
-            let same_host = match (world, &theirs) {
+            let named = text(WORLD_ENV);
+            let same_host = match (world, &named) {
                 (None, None) => true,
-                (Some(ours), Some(theirs)) => is_same_directory(ours, Path::new(theirs)),
+                (Some(world), Some(named)) => is_same_directory(world, Path::new(named)),
                 _ => false,
             };
             if !same_host {
@@ -212,7 +212,7 @@ fn owner(pid: u32, environment: Option<&Surroundings>) -> ForeignOwner {
         let program = process::command(parent)?.into_iter().next()?;
         let name = Path::new(&program).file_name()?.to_string_lossy().into_owned();
         // systemd takes over what its starter has left, that of a user too. The name is its starter's to choose.
-        let name: String = name.chars().filter(|one| !one.is_control()).take(LONGEST_NAME).collect();
+        let name: String = name.chars().filter(|c| !c.is_control()).take(LONGEST_NAME).collect();
         (name != "systemd").then(|| format!("{name} ({parent})"))
     };
     let owner = ForeignOwner {
@@ -264,10 +264,10 @@ pub fn reachable(pid: u32, path: &Path) -> Result<Inode, String> {
         return Err(format!("its pipe directory {shown} is not an absolute path"));
     }
     let inside = PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path));
-    let theirs = fs::metadata(&inside)
+    let foreign = fs::metadata(&inside)
         .map_err(|error| format!("its pipe directory {shown} cannot be read: {error}"))?;
     match fs::metadata(path) {
-        Ok(ours) if (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()) => Ok(Inode::from(&ours)),
+        Ok(local) if (local.dev(), local.ino()) == (foreign.dev(), foreign.ino()) => Ok(Inode::from(&local)),
         _ => Err(format!(
             "its pipe directory {shown} is in another mount namespace, as in a container, and is not the one of that \
              name here"

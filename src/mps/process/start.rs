@@ -285,9 +285,9 @@ fn launch(
 async fn appeared(spec: &StartSpec, until: Instant) -> DaemonSearch {
     let until = until.min(Instant::now() + UNSEEN);
     loop {
-        let found = find(&spec.token, &spec.pipe_directory);
-        if matches!(found, DaemonSearch::Ours(_)) || Instant::now() >= until {
-            return found;
+        let search = find(&spec.token, &spec.pipe_directory);
+        if matches!(search, DaemonSearch::Ours(_)) || Instant::now() >= until {
+            return search;
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -340,13 +340,13 @@ pub async fn end_all_of(token: &str) {
 }
 
 fn kill_all_of(token: &str) -> Vec<Identity> {
-    let found = process::find_by_env(TOKEN_ENV, token);
-    for id in &found {
+    let processes = process::find_by_env(TOKEN_ENV, token);
+    for id in &processes {
         if let Err(error) = send(*id, Signal::KILL, SignalReason::FailedStart) {
             tracing::warn!(pid = id.pid, %error, "a process of a failed start is left over");
         }
     }
-    found
+    processes
 }
 
 impl StartSpec {

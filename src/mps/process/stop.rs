@@ -81,15 +81,15 @@ pub async fn stop(
     identity: Identity,
     grace_s: u32,
 ) -> Result<Stopped, StopError> {
-    let mut known = servers(identity.pid);
+    let mut children = servers(identity.pid);
     let how = if !process::is_alive(identity) {
-        known.clear();
+        children.clear();
         DaemonEnd::AlreadyDead
     } else if quit(control, identity, grace_s).await {
         DaemonEnd::Quit
     } else {
         // A server may have been replaced since; the daemon still lives, so its children are still its own.
-        known.extend(servers(identity.pid));
+        children.extend(servers(identity.pid));
         if kill(identity, Signal::TERM, SignalReason::ControlDaemon).await? {
             DaemonEnd::Terminated
         } else if kill(identity, Signal::KILL, SignalReason::ControlDaemon).await? {
@@ -98,10 +98,10 @@ pub async fn stop(
             return Err(StopError::Immortal { identity });
         }
     };
-    known.sort_unstable_by_key(|id| (id.pid, id.start_time));
-    known.dedup();
+    children.sort_unstable_by_key(|id| (id.pid, id.start_time));
+    children.dedup();
     let mut servers_killed = 0;
-    for server in known {
+    for server in children {
         if died(server, DYING).await {
             continue;
         }

@@ -14,21 +14,21 @@ fn delimiters() {
     ];
     let words = ["Unknown command \"", "zz-0123456789abcdef-2", "\"", "\r", "\n", "511"];
     Inputs::new(samples, &words).check(|output| {
-        let found = find_line(output, 0, ECHO);
-        if let Some((start, end)) = found {
+        let whole = find_line(output, 0, ECHO);
+        if let Some((start, end)) = whole {
             assert!(output[start..].starts_with(ECHO) && output[..end].ends_with(b"\n"));
             assert!(end - start <= ECHO.len() + 2);
         }
         // Read as it comes, searching on where the last search ended, it is found at the same place.
-        let (mut searched, mut seen) = (0, None);
+        let (mut searched, mut piecewise) = (0, None);
         for read in (0..output.len()).step_by(7).chain([output.len()]) {
-            seen = find_line(&output[..read], searched, ECHO);
-            if seen.is_some() {
+            piecewise = find_line(&output[..read], searched, ECHO);
+            if piecewise.is_some() {
                 break;
             }
             searched = read.saturating_sub(ECHO.len() + 2);
         }
-        assert_eq!(seen, found);
-        found.is_some()
+        assert_eq!(piecewise, whole);
+        whole.is_some()
     });
 }

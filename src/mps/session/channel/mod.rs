@@ -187,12 +187,12 @@ async fn read_errors(errors: &mut Option<ChildStderr>, buffer: &mut [u8]) -> Opt
 
 /// Finds `line`, ended by `\n` or `\r\n`, at or after `from`: where it begins, and where what follows it begins.
 fn find_line(bytes: &[u8], from: usize, line: &[u8]) -> Option<(usize, usize)> {
-    let found = bytes.get(from..)?.windows(line.len()).enumerate().filter(|(_, window)| *window == line);
-    found.map(|(at, _)| at + from).find_map(|at| {
-        let after = at + line.len();
+    let matches = bytes.get(from..)?.windows(line.len()).enumerate().filter(|(_, window)| *window == line);
+    matches.map(|(start, _)| start + from).find_map(|start| {
+        let after = start + line.len();
         match bytes.get(after..)? {
-            [b'\n', ..] => Some((at, after + 1)),
-            [b'\r', b'\n', ..] => Some((at, after + 2)),
+            [b'\n', ..] => Some((start, after + 1)),
+            [b'\r', b'\n', ..] => Some((start, after + 2)),
             _ => None,
         }
     })
