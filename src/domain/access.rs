@@ -200,8 +200,8 @@ impl UserMap {
         if let Some(role) = roles.max() {
             return Some(Grant::Host(role));
         }
-        let (first, others) = granted.split_first()?;
-        others.iter().all(|other| other == first).then(|| (*first).clone())
+        let (first, rest) = granted.split_first()?;
+        rest.iter().all(|other| other == first).then(|| (*first).clone())
     }
 }
 

@@ -66,14 +66,14 @@ pub struct Candidate {
 impl Candidate {
     /// The tenants of a daemon.
     pub fn of(tenants: &[Tenant], daemon: &DaemonName) -> Vec<Self> {
-        let here = tenants.iter().filter(|tenant| tenant.spec.daemon == *daemon);
+        let on_daemon = tenants.iter().filter(|tenant| tenant.spec.daemon == *daemon);
         let candidate = |tenant: &Tenant| Self {
             tenant: tenant.name.clone(),
             daemon: daemon.clone(),
             uid: tenant.spec.uid,
             directory: tenant.directory.clone(),
         };
-        here.map(candidate).collect()
+        on_daemon.map(candidate).collect()
     }
 }
 
@@ -108,16 +108,16 @@ pub fn attribute(
     if let Some(tenant) = tenant_of_container(client, daemon, candidates) {
         return (Some(tenant.clone()), AttributedBy::Container);
     }
-    let here = || candidates.iter().filter(|candidate| candidate.daemon == *daemon);
-    let mut of_user = here().filter(|candidate| Some(candidate.uid) == client.uid);
+    let on_daemon = || candidates.iter().filter(|candidate| candidate.daemon == *daemon);
+    let mut same_user = on_daemon().filter(|candidate| Some(candidate.uid) == client.uid);
     // A user that every tenant shares proves nothing, root least of all.
-    if let (Some(only), None) = (of_user.next(), of_user.next())
-        && here().count() > 1
+    if let (Some(only), None) = (same_user.next(), same_user.next())
+        && on_daemon().count() > 1
         && only.uid != 0
     {
         return (Some(only.tenant.clone()), AttributedBy::Uid);
     }
-    let hinted = here().find(|candidate| Some(candidate.tenant.as_str()) == client.hint.as_deref());
+    let hinted = on_daemon().find(|candidate| Some(candidate.tenant.as_str()) == client.hint.as_deref());
     match hinted {
         // One that hides its container's evidence is not believed.
         Some(candidate)
@@ -165,19 +165,19 @@ pub fn occupant(
             .map_or_else(|_| "no possible tenant".to_owned(), |hinted| format!("tenant {hinted}"));
         return disputed(&whose, "environment");
     }
-    let of_container = tenant_of_container(client, daemon, candidates);
-    if let Some(another) = of_container.filter(|tenant| **tenant != owner) {
+    let by_container = tenant_of_container(client, daemon, candidates);
+    if let Some(another) = by_container.filter(|tenant| **tenant != owner) {
         return disputed(&format!("tenant {another}"), "container");
     }
     // Root's processes may be anybody's.
     let uid = client.uid.filter(|uid| *uid != 0);
-    let mut of_user = candidates
+    let mut same_user = candidates
         .iter()
         .filter(|candidate| candidate.daemon == *daemon && Some(candidate.uid) == uid)
         .map(|candidate| &candidate.tenant)
         .peekable();
-    match of_user.peek().copied() {
-        Some(another) if !of_user.any(|tenant| *tenant == owner) => {
+    match same_user.peek().copied() {
+        Some(another) if !same_user.any(|tenant| *tenant == owner) => {
             disputed(&format!("tenant {another}"), "user")
         }
         _ => PartitionOccupant::Of(owner),

@@ -48,15 +48,15 @@ pub type Judgement = Result<String, CheckOutcome>;
 impl From<Judgement> for CheckOutcome {
     fn from(judgement: Judgement) -> Self {
         match judgement {
-            Ok(seen) => Self { status: CheckVerdict::Ok, seen, remedy: None, findings: Vec::new() },
+            Ok(text) => Self { status: CheckVerdict::Ok, seen: text, remedy: None, findings: Vec::new() },
             Err(outcome) => outcome,
         }
     }
 }
 
 /// Returns the observation of a check that passed.
-pub fn ok(seen: impl Into<String>) -> Judgement {
-    Ok(seen.into())
+pub fn ok(text: impl Into<String>) -> Judgement {
+    Ok(text.into())
 }
 
 /// Skips a check, with the reason.
@@ -65,13 +65,13 @@ pub fn skipped<T>(why: impl Into<String>) -> Result<T, CheckOutcome> {
 }
 
 /// Ends a check with a warning.
-pub fn warn<T>(seen: impl Into<String>, remedy: impl Into<String>) -> Result<T, CheckOutcome> {
-    outcome(CheckVerdict::Warn, seen, Some(remedy.into()))
+pub fn warn<T>(text: impl Into<String>, remedy: impl Into<String>) -> Result<T, CheckOutcome> {
+    outcome(CheckVerdict::Warn, text, Some(remedy.into()))
 }
 
 /// Ends a check as failed.
-pub fn fail<T>(seen: impl Into<String>, remedy: impl Into<String>) -> Result<T, CheckOutcome> {
-    outcome(CheckVerdict::Fail, seen, Some(remedy.into()))
+pub fn fail<T>(text: impl Into<String>, remedy: impl Into<String>) -> Result<T, CheckOutcome> {
+    outcome(CheckVerdict::Fail, text, Some(remedy.into()))
 }
 
 /// Ends a check with this verdict if there is any finding.
@@ -92,10 +92,10 @@ pub fn each(
 
 fn outcome<T>(
     status: CheckVerdict,
-    seen: impl Into<String>,
+    text: impl Into<String>,
     remedy: Option<String>,
 ) -> Result<T, CheckOutcome> {
-    Err(CheckOutcome { status, seen: seen.into(), remedy, findings: Vec::new() })
+    Err(CheckOutcome { status, seen: text.into(), remedy, findings: Vec::new() })
 }
 
 /// One check.

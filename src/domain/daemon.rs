@@ -357,13 +357,13 @@ const STRATEGY: &str = "provisioning/strategy";
 
 impl DaemonSpec<GpuRef> {
     /// Resolves its GPUs to UUIDs, in PCI order; an error comes with the field that names an unknown GPU.
-    pub fn resolve_gpus(self, known: &[Gpu]) -> Result<DaemonSpec, (&'static str, InvalidValue)> {
-        let gpus = self.gpus.iter().map(|gpu| gpu.resolve(known)).collect::<Result<Vec<&Gpu>, _>>();
+    pub fn resolve_gpus(self, host: &[Gpu]) -> Result<DaemonSpec, (&'static str, InvalidValue)> {
+        let gpus = self.gpus.iter().map(|gpu| gpu.resolve(host)).collect::<Result<Vec<&Gpu>, _>>();
         let mut gpus = gpus.map_err(|error| ("gpus", error))?;
         gpus.sort_by_key(|gpu| gpu.index);
         let gpus = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
         let Defaults { device_memory_limit, active_thread_percentage, priority } = self.defaults;
-        let limit = device_memory_limit.map(|limit| limit.resolve_gpus(known)).transpose();
+        let limit = device_memory_limit.map(|limit| limit.resolve_gpus(host)).transpose();
         let limit = limit.map_err(|error| (DEFAULT_LIMIT, error))?;
         Ok(DaemonSpec {
             gpus,
@@ -444,8 +444,8 @@ impl DaemonSpec {
         if self.gpus.is_empty() {
             return Err(("gpus", InvalidValue("a daemon needs at least one GPU: name one in gpus".into())));
         }
-        let mut seen = std::collections::BTreeSet::new();
-        if let Some(twice) = self.gpus.iter().find(|uuid| !seen.insert(*uuid)) {
+        let mut named = std::collections::BTreeSet::new();
+        if let Some(twice) = self.gpus.iter().find(|uuid| !named.insert(*uuid)) {
             let text = format!("{} is named twice: name each GPU once", full_name(twice, host));
             return Err(("gpus", InvalidValue(text)));
         }
@@ -531,8 +531,8 @@ mod tests {
             let spec = spec.resolve_gpus(&host).expect("known GPUs");
             let (refused, reason) = spec.check(&host).expect_err(extra);
             assert_eq!(refused, field, "{extra}");
-            let one = format!("names GPU 1 ({}), which", host[1].uuid);
-            assert_eq!(field == DEFAULT_LIMIT, reason.to_string().contains(&one), "{reason}");
+            let text = format!("names GPU 1 ({}), which", host[1].uuid);
+            assert_eq!(field == DEFAULT_LIMIT, reason.to_string().contains(&text), "{reason}");
         }
     }
 

@@ -41,12 +41,12 @@ impl DeviceMemoryLimit {
 
     /// Replaces the GPU `old` with `new`, and restores PCI order.
     #[must_use]
-    pub fn exchanged(self, old: &GpuUuid, new: &GpuUuid, known: &[Gpu]) -> Self {
+    pub fn exchanged(self, old: &GpuUuid, new: &GpuUuid, host: &[Gpu]) -> Self {
         let Self::PerGpu(mut limits) = self else { return self };
         for (gpu, _) in limits.iter_mut().filter(|(gpu, _)| gpu == old) {
             *gpu = new.clone();
         }
-        let index = |uuid: &GpuUuid| known.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index);
+        let index = |uuid: &GpuUuid| host.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index);
         limits.sort_by_key(|(gpu, _)| index(gpu));
         Self::PerGpu(limits)
     }
@@ -64,22 +64,22 @@ impl DeviceMemoryLimit {
 
 impl DeviceMemoryLimit<GpuRef> {
     /// Resolves its GPUs to UUIDs, in PCI order.
-    pub fn resolve_gpus(self, known: &[Gpu]) -> Result<DeviceMemoryLimit, InvalidValue> {
+    pub fn resolve_gpus(self, host: &[Gpu]) -> Result<DeviceMemoryLimit, InvalidValue> {
         let limits = match self {
             Self::Same(limit) => return Ok(DeviceMemoryLimit::Same(limit)),
             Self::PerGpu(limits) => limits,
         };
-        let mut found: Vec<(&Gpu, MemoryLimit)> = Vec::with_capacity(limits.len());
+        let mut resolved: Vec<(&Gpu, MemoryLimit)> = Vec::with_capacity(limits.len());
         for (named, limit) in limits {
-            let gpu = named.resolve(known)?;
-            if found.iter().any(|(other, _)| other.uuid == gpu.uuid) {
+            let gpu = named.resolve(host)?;
+            if resolved.iter().any(|(other, _)| other.uuid == gpu.uuid) {
                 return Err(InvalidValue(format!("GPU {} has two limits: give it one", gpu.index)));
             }
-            found.push((gpu, limit));
+            resolved.push((gpu, limit));
         }
-        found.sort_by_key(|(gpu, _)| gpu.index);
+        resolved.sort_by_key(|(gpu, _)| gpu.index);
         Ok(DeviceMemoryLimit::PerGpu(
-            found.into_iter().map(|(gpu, limit)| (gpu.uuid.clone(), limit)).collect(),
+            resolved.into_iter().map(|(gpu, limit)| (gpu.uuid.clone(), limit)).collect(),
         ))
     }
 }

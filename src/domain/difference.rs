@@ -46,13 +46,13 @@ impl std::fmt::Display for SettingDifference {
 }
 
 /// Returns the settings whose effective value differs from the desired one.
-pub fn differences(desired: &Desired, seen: &Effective) -> Vec<SettingDifference> {
-    let mut found = Vec::new();
-    if seen.default_active_thread_percentage != Some(desired.percentage) {
-        found.push(SettingDifference::DefaultPercentage);
+pub fn differences(desired: &Desired, actual: &Effective) -> Vec<SettingDifference> {
+    let mut differences = Vec::new();
+    if actual.default_active_thread_percentage != Some(desired.percentage) {
+        differences.push(SettingDifference::DefaultPercentage);
     }
-    if seen.default_priority != Some(desired.priority) {
-        found.push(SettingDifference::DefaultPriority);
+    if actual.default_priority != Some(desired.priority) {
+        differences.push(SettingDifference::DefaultPriority);
     }
     let differs = |readings: &[MemoryReading], ordinal: usize, limit: &Option<MemoryLimit>| {
         readings
@@ -60,21 +60,21 @@ pub fn differences(desired: &Desired, seen: &Effective) -> Vec<SettingDifference
             .is_none_or(|reading| !reading.exact || reading.bytes != limit.map(MemoryLimit::bytes))
     };
     for (ordinal, limit) in desired.memory_limits.iter().enumerate() {
-        if differs(&seen.default_memory_limits, ordinal, limit) {
-            found.push(SettingDifference::DefaultMemory(ordinal));
+        if differs(&actual.default_memory_limits, ordinal, limit) {
+            differences.push(SettingDifference::DefaultMemory(ordinal));
         }
     }
-    for server in &seen.servers {
+    for server in &actual.servers {
         if server.active_thread_percentage != Some(desired.percentage) {
-            found.push(SettingDifference::ServerPercentage(server.pid));
+            differences.push(SettingDifference::ServerPercentage(server.pid));
         }
         for (ordinal, limit) in desired.memory_limits.iter().enumerate() {
             if differs(&server.memory_limits, ordinal, limit) {
-                found.push(SettingDifference::ServerMemory(server.pid, ordinal));
+                differences.push(SettingDifference::ServerMemory(server.pid, ordinal));
             }
         }
     }
-    found
+    differences
 }
 
 /// Returns those differences that another program must have made, with the values that were read.
@@ -82,33 +82,33 @@ pub fn differences(desired: &Desired, seen: &Effective) -> Vec<SettingDifference
 /// A memory limit that is merely not known exactly is not among them: the getter prints whole GiB, and the rest is unknown.
 pub fn drifted(
     desired: &Desired,
-    seen: &Effective,
+    actual: &Effective,
     differences: &[SettingDifference],
 ) -> Vec<(SettingDifference, Drifted)> {
     differences
         .iter()
         .filter_map(|difference| {
-            let (desired, read) = values(desired, seen, difference)?;
+            let (desired, read) = values(desired, actual, difference)?;
             Some((difference.clone(), Drifted { setting: difference.to_string(), desired, read }))
         })
         .collect()
 }
 
-fn values(desired: &Desired, seen: &Effective, difference: &SettingDifference) -> Option<(String, String)> {
+fn values(desired: &Desired, actual: &Effective, difference: &SettingDifference) -> Option<(String, String)> {
     let percent = |read: Option<ThreadPercentage>| {
         (
             show(Some(desired.percentage)),
             read.map_or_else(|| CHANGED_BY_OTHERS.to_owned(), |read| show(Some(read))),
         )
     };
-    let server = |pid: u32| seen.servers.iter().find(|server| server.pid == pid);
+    let server = |pid: u32| actual.servers.iter().find(|server| server.pid == pid);
     match *difference {
-        SettingDifference::DefaultPercentage => Some(percent(seen.default_active_thread_percentage)),
+        SettingDifference::DefaultPercentage => Some(percent(actual.default_active_thread_percentage)),
         SettingDifference::DefaultPriority => {
-            Some((show(Some(desired.priority)), show(seen.default_priority)))
+            Some((show(Some(desired.priority)), show(actual.default_priority)))
         }
         SettingDifference::ServerPercentage(pid) => Some(percent(server(pid)?.active_thread_percentage)),
-        SettingDifference::DefaultMemory(ordinal) => memory(desired, &seen.default_memory_limits, ordinal),
+        SettingDifference::DefaultMemory(ordinal) => memory(desired, &actual.default_memory_limits, ordinal),
         SettingDifference::ServerMemory(pid, ordinal) => {
             memory(desired, &server(pid)?.memory_limits, ordinal)
         }
@@ -162,7 +162,7 @@ mod tests {
         desired
     }
 
-    fn seen(bytes: Option<u64>, exact: bool, unreadable: Option<&str>) -> Effective {
+    fn actual(bytes: Option<u64>, exact: bool, unreadable: Option<&str>) -> Effective {
         Effective {
             observed_at: 0,
             control_processes: 1,
@@ -180,20 +180,20 @@ mod tests {
         }
     }
 
-    fn found(desired: &Desired, seen: &Effective) -> Vec<String> {
-        let differences = differences(desired, seen);
-        drifted(desired, seen, &differences).iter().map(|(_, drifted)| drifted.to_string()).collect()
+    fn drifted_words(desired: &Desired, actual: &Effective) -> Vec<String> {
+        let differences = differences(desired, actual);
+        drifted(desired, actual, &differences).iter().map(|(_, drifted)| drifted.to_string()).collect()
     }
 
     #[test]
     fn drifted_value_is_named_with_desired_one() {
         let desired = desired_with(Some("4G"));
-        let mut other = seen(Some(1 << 30), true, None);
-        other.default_priority = Some(Priority::BelowNormal);
-        other.default_active_thread_percentage =
+        let mut changed = actual(Some(1 << 30), true, None);
+        changed.default_priority = Some(Priority::BelowNormal);
+        changed.default_active_thread_percentage =
             Some(serde_json::from_value(serde_json::json!(30.0)).expect("30"));
         assert_eq!(
-            found(&desired, &other),
+            drifted_words(&desired, &changed),
             [
                 "default active thread percentage is 30.0 instead of 100.0",
                 "default client priority is below_normal instead of normal",
@@ -201,11 +201,11 @@ mod tests {
             ]
         );
         assert_eq!(
-            found(&desired, &seen(None, true, None)),
+            drifted_words(&desired, &actual(None, true, None)),
             ["default memory limit of device 0 is none instead of 4096 MiB"]
         );
         assert_eq!(
-            found(&desired_with(None), &seen(None, false, Some("17179869183G"))),
+            drifted_words(&desired_with(None), &actual(None, false, Some("17179869183G"))),
             ["default memory limit of device 0 is 17179869183G instead of none"]
         );
     }
@@ -213,8 +213,8 @@ mod tests {
     #[test]
     fn unconfirmed_limit_drifts_only_by_whole_gib() {
         let desired = desired_with(Some("1536M"));
-        assert_eq!(differences(&desired, &seen(Some(1 << 30), false, None)).len(), 1, "written once more");
-        assert!(found(&desired, &seen(Some(1 << 30), false, None)).is_empty());
-        assert_eq!(found(&desired, &seen(Some(2 << 30), false, None)).len(), 1);
+        assert_eq!(differences(&desired, &actual(Some(1 << 30), false, None)).len(), 1, "written once more");
+        assert!(drifted_words(&desired, &actual(Some(1 << 30), false, None)).is_empty());
+        assert_eq!(drifted_words(&desired, &actual(Some(2 << 30), false, None)).len(), 1);
     }
 }

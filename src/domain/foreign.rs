@@ -19,7 +19,7 @@ pub fn visible_gpus(
     let all = || present.iter().map(|gpu| gpu.uuid.clone()).collect();
     let Some(list) = variable else { return Ok(all()) };
     let one_kind = present.windows(2).all(|pair| pair[0].name == pair[1].name);
-    let mut seen: Vec<GpuUuid> = Vec::new();
+    let mut visible: Vec<GpuUuid> = Vec::new();
     for word in list.split(',').map(str::trim) {
         let gpu = if let Ok(index) = word.parse::<u32>() {
             if !pci_order && !one_kind {
@@ -35,12 +35,12 @@ pub fn visible_gpus(
             named.next().filter(|_| named.next().is_none())
         };
         match gpu {
-            Some(gpu) if seen.contains(&gpu.uuid) => return Ok(Vec::new()),
-            Some(gpu) => seen.push(gpu.uuid.clone()),
+            Some(gpu) if visible.contains(&gpu.uuid) => return Ok(Vec::new()),
+            Some(gpu) => visible.push(gpu.uuid.clone()),
             None => break,
         }
     }
-    Ok(seen)
+    Ok(visible)
 }
 
 /// Effective state of a daemon that was started outside this manager.
@@ -68,9 +68,9 @@ pub struct AdoptedSpec {
 }
 
 /// Derives a spec from effective settings; fails with the reason if no spec can express them.
-fn spec_in_force(seen: &InForce) -> Result<AdoptedSpec, InvalidValue> {
-    refuse_limits_by_uuid(seen)?;
-    let effective = &seen.effective;
+fn spec_in_force(in_force: &InForce) -> Result<AdoptedSpec, InvalidValue> {
+    refuse_limits_by_uuid(in_force)?;
+    let effective = &in_force.effective;
     let mut notes = Vec::new();
     let percentage = effective
         .default_active_thread_percentage
@@ -78,7 +78,7 @@ fn spec_in_force(seen: &InForce) -> Result<AdoptedSpec, InvalidValue> {
     let priority = effective
         .default_priority
         .ok_or_else(|| InvalidValue("its default client priority is not known".into()))?;
-    if seen.mode == Mode::Static && percentage != ThreadPercentage::FULL {
+    if in_force.mode == Mode::Static && percentage != ThreadPercentage::FULL {
         return Err(InvalidValue(format!(
             "its default active thread percentage is {percentage}, which MPS ignores in static mode and a spec in that mode \
              cannot hold: set it to 100 first"
@@ -108,9 +108,9 @@ fn spec_in_force(seen: &InForce) -> Result<AdoptedSpec, InvalidValue> {
             }
         }
     }
-    let mut spec = DaemonSpec::of(seen.gpus.clone());
-    spec.mode = seen.mode;
-    spec.multi_user = seen.multi_user;
+    let mut spec = DaemonSpec::of(in_force.gpus.clone());
+    spec.mode = in_force.mode;
+    spec.multi_user = in_force.multi_user;
     spec.defaults = Defaults {
         device_memory_limit: DeviceMemoryLimit::of(&limits),
         active_thread_percentage: Some(percentage).filter(|value| *value != ThreadPercentage::FULL),
@@ -119,8 +119,8 @@ fn spec_in_force(seen: &InForce) -> Result<AdoptedSpec, InvalidValue> {
     Ok(AdoptedSpec { spec, notes })
 }
 
-fn refuse_limits_by_uuid(seen: &InForce) -> Result<(), InvalidValue> {
-    match seen.limited_by_uuid.first() {
+fn refuse_limits_by_uuid(in_force: &InForce) -> Result<(), InvalidValue> {
+    match in_force.limited_by_uuid.first() {
         None => Ok(()),
         Some(gpu) => Err(InvalidValue(format!(
             "its default memory limit for {gpu} was set under that UUID, and this manager sets and reads limits by \
@@ -166,16 +166,16 @@ impl AdoptionCandidate {
     ) -> Result<AdoptedSpec, InvalidValue> {
         let gpus = self.reachable_gpus(present)?;
         if management == Management::Observed {
-            let reading = self.in_force.as_ref().ok().and_then(|seen| spec_in_force(seen).ok());
+            let reading = self.in_force.as_ref().ok().and_then(|in_force| spec_in_force(in_force).ok());
             let notes = reading.as_ref().map(|reading| reading.notes.clone()).unwrap_or_default();
             return Ok(AdoptedSpec { spec: self.spec_to_observe(gpus, reading), notes });
         }
         self.refuse_to_manage(manager_uid)?;
-        let seen = self.in_force.as_ref().map_err(|reason| {
+        let in_force = self.in_force.as_ref().map_err(|reason| {
             InvalidValue(format!("its settings could not be read, so none can be kept: {reason}"))
         })?;
-        let mut adopted =
-            spec_in_force(seen).map_err(|reason| InvalidValue(format!("{reason}, or observe the daemon")))?;
+        let mut adopted = spec_in_force(in_force)
+            .map_err(|reason| InvalidValue(format!("{reason}, or observe the daemon")))?;
         if self.owner.is_supervised() || self.owner.tenant.is_some() {
             adopted.notes.push(format!(
                 "it is {}: whoever keeps it may end it, or start another in its place when this manager stops it. Better: {}, and create \
@@ -336,14 +336,14 @@ mod tests {
     fn visible_devices_are_read_as_cuda_reads_them() {
         let present = [h200(0), h200(1)];
         let (zero, one) = (present[0].uuid.clone(), present[1].uuid.clone());
-        let seen = |variable: Option<&str>| visible_gpus(variable, false, &present).expect("one kind");
-        assert_eq!(seen(None), [zero.clone(), one.clone()]);
-        assert_eq!(seen(Some("1")), std::slice::from_ref(&one));
-        assert_eq!(seen(Some("1, 0")), [one.clone(), zero.clone()]);
-        assert_eq!(seen(Some(one.as_str())), std::slice::from_ref(&one));
-        assert_eq!(seen(Some("1,7,0")), [one], "it ends at the first that is none");
+        let visible = |variable: Option<&str>| visible_gpus(variable, false, &present).expect("one kind");
+        assert_eq!(visible(None), [zero.clone(), one.clone()]);
+        assert_eq!(visible(Some("1")), std::slice::from_ref(&one));
+        assert_eq!(visible(Some("1, 0")), [one.clone(), zero.clone()]);
+        assert_eq!(visible(Some(one.as_str())), std::slice::from_ref(&one));
+        assert_eq!(visible(Some("1,7,0")), [one], "it ends at the first that is none");
         for nothing in ["", "-1", "7", "0,0", "GPU-", "banana"] {
-            assert_eq!(seen(Some(nothing)), [] as [GpuUuid; 0], "{nothing}");
+            assert_eq!(visible(Some(nothing)), [] as [GpuUuid; 0], "{nothing}");
         }
     }
 
@@ -391,11 +391,11 @@ mod tests {
 
     #[test]
     fn adopted_spec_holds_effective_settings() {
-        let seen = in_force(
+        let settings = in_force(
             vec![reading(0, Some(1 << 30), false)],
             Some((400, vec![reading(0, Some(1536 * MIB), true)])),
         );
-        let AdoptedSpec { spec, notes } = spec_in_force(&seen).expect("a spec can hold it");
+        let AdoptedSpec { spec, notes } = spec_in_force(&settings).expect("a spec can hold it");
         assert!(spec.multi_user);
         assert!(notes[0].contains("reads 1 GiB") && notes[0].contains("the 1.5 GiB that"), "{notes:?}");
         let limit = MemoryLimit::from_mib(1536).expect("a limit");
@@ -406,12 +406,12 @@ mod tests {
 
     #[test]
     fn only_exactly_known_limits_are_adopted() {
-        let seen = |bytes, exact| in_force(vec![reading(0, Some(bytes), exact)], None);
-        let error = spec_in_force(&seen(4 << 30, false)).expect_err("up to 1 GiB more").to_string();
+        let limited = |bytes, exact| in_force(vec![reading(0, Some(bytes), exact)], None);
+        let error = spec_in_force(&limited(4 << 30, false)).expect_err("up to 1 GiB more").to_string();
         for words in ["reads 4 GiB", "rounded down", "connect a client"] {
             assert!(error.contains(words), "{error}");
         }
-        let read = spec_in_force(&seen(900 * MIB, true)).expect("a spec can hold it");
+        let read = spec_in_force(&limited(900 * MIB, true)).expect("a spec can hold it");
         let limit = |mib| MemoryLimit::from_mib(mib).expect("a limit");
         assert_eq!(read.spec.defaults.device_memory_limit, Some(limit(900).into()));
         assert!(read.notes.is_empty(), "{:?}", read.notes);
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn other_users_daemon_is_only_observed() {
         let present = [h200(0), h200(1)];
-        let seen = in_force(vec![reading(0, None, true)], None);
+        let settings = in_force(vec![reading(0, None, true)], None);
         let good = AdoptionCandidate {
             owner: ForeignOwner::default(),
             uid: Some(0),
@@ -441,8 +441,8 @@ mod tests {
             mode_unsupported: None,
             multi_user: true,
             unreachable: None,
-            gpus: Ok(seen.gpus.clone()),
-            in_force: Ok(seen),
+            gpus: Ok(settings.gpus.clone()),
+            in_force: Ok(settings),
         };
         let managed = good.adopt(Management::Managed, 0, &present).expect("all agrees").spec;
         assert_eq!(managed.management, Management::Managed);
@@ -486,7 +486,7 @@ mod tests {
         let partitioned = InForce { mode: Mode::Static, ..in_force(vec![reading(0, None, true)], None) };
         let by_uuid =
             InForce { limited_by_uuid: vec![h200(0).uuid], ..in_force(vec![reading(0, None, true)], None) };
-        for (seen, message) in [
+        for (settings, message) in [
             (in_force(vec![nonsense.clone()], None), "17179869183G"),
             (
                 in_force(vec![reading(0, None, true)], Some((1000, vec![reading(0, None, true)]))),
@@ -500,7 +500,7 @@ mod tests {
             (by_uuid, "under that UUID"),
             (partitioned, "is 40.0, which MPS ignores in static mode"),
         ] {
-            let error = spec_in_force(&seen).expect_err(message).to_string();
+            let error = spec_in_force(&settings).expect_err(message).to_string();
             assert!(error.contains(message), "{error}");
         }
     }

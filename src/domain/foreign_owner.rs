@@ -61,11 +61,11 @@ impl ForeignOwner {
     #[must_use]
     pub fn in_cgroup(mut self, path: Option<&str>) -> Self {
         let is_name =
-            |name: &str| name.bytes().all(|one| one.is_ascii_alphanumeric() || b":_.\\@-".contains(&one));
+            |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":_.\\@-".contains(&byte));
         let Some(path) = path else { return self };
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let unit = parts.iter().rposition(|part| part.ends_with(".service"));
-        let Some(unit) = unit.filter(|at| is_name(parts[*at])) else { return self };
+        let Some(unit) = unit.filter(|index| is_name(parts[*index])) else { return self };
         self.is_user_unit = parts[..unit].iter().any(|part| part.starts_with("user@"));
         self.unit = Some(parts[unit].to_owned());
         self
@@ -94,8 +94,8 @@ impl ForeignOwner {
             (false, true) => Some("started by another mps-manager".to_owned()),
             (false, false) => None,
         };
-        let of_user = if self.is_user_unit { " of its user" } else { "" };
-        let unit = self.unit.as_ref().map(|unit| format!("in {unit}{of_user}"));
+        let whose = if self.is_user_unit { " of its user" } else { "" };
+        let unit = self.unit.as_ref().map(|unit| format!("in {unit}{whose}"));
         let container = self.container.as_ref().map(|id| format!("in container {}", short(id)));
         let parent = self.parent.as_ref().map(|parent| format!("kept by {parent}"));
         let words: Vec<String> = [tenant, managed, unit, container, parent].into_iter().flatten().collect();
@@ -246,8 +246,8 @@ mod tests {
             ),
             (ForeignOwner::default(), false, "quit it"),
         ] {
-            let said = owner.remedy(Some("/p"));
-            assert!(said.contains(remedy), "{said}");
+            let text = owner.remedy(Some("/p"));
+            assert!(text.contains(remedy), "{text}");
             assert_eq!(owner.is_supervised(), is_supervised, "{owner:?}");
         }
         assert!(ForeignOwner::default().remedy(None).starts_with("end it"));
@@ -266,10 +266,10 @@ mod tests {
         let kept = ForeignOwner { parent: Some("sh (3)".into()), ..ForeignOwner::default() };
         assert_eq!(daemon(kept).describe(), "control daemon 7 of uid 0 in /p (kept by sh (3))");
         let five = vec![daemon(ForeignOwner::default()); 5];
-        let said = describe_sharing(&five);
+        let text = describe_sharing(&five);
         assert!(
-            said.starts_with("control daemon 7 of uid 0 in /p: quit it") && said.ends_with("and 1 more"),
-            "{said}"
+            text.starts_with("control daemon 7 of uid 0 in /p: quit it") && text.ends_with("and 1 more"),
+            "{text}"
         );
     }
 }

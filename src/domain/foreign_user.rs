@@ -47,8 +47,8 @@ pub fn has_business(
 pub fn describe_gone_foreign_users(words: &str) -> String {
     let past = |part: &str| {
         // A program's name may hold anything, also a colon.
-        let (what, _) = part.rsplit_once(": ").unwrap_or((part, ""));
-        what.replace(" is connected", " was connected").replace(" waits for", " waited for")
+        let (sentence, _) = part.rsplit_once(": ").unwrap_or((part, ""));
+        sentence.replace(" is connected", " was connected").replace(" waits for", " waited for")
     };
     words.split("; ").map(past).collect::<Vec<_>>().join("; ")
 }
@@ -102,14 +102,14 @@ mod tests {
             program: Some("train".into()),
             waits,
         };
-        let one = describe_foreign_users(&[user(7, false), user(8, true)]);
+        let text = describe_foreign_users(&[user(7, false), user(8, true)]);
         assert_eq!(
-            one,
+            text,
             "process 7 of uid 33 (train) is connected: mps-manager terminate 7-9; process 8 of uid 33 (train) waits for its turn: end it once it \
              is connected, since killing it before hangs the daemon"
         );
         assert_eq!(
-            describe_gone_foreign_users(&one),
+            describe_gone_foreign_users(&text),
             "process 7 of uid 33 (train) was connected; process 8 of uid 33 (train) waited for its turn"
         );
         let many: Vec<ForeignUser> = (0..7).map(|pid| user(pid, false)).collect();

@@ -108,13 +108,14 @@ fn tokens() {
 
 #[test]
 fn lists_of_partitions() {
-    let one = "GPU-514466a0-8e68-f857-9f73-e438010e48cb/Dx4AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
-    Inputs::new([one, &format!("{one}, {one}")], &[",", "/", " ", "GPU-", one]).check_text(|text| {
-        let all = named(text);
-        let printed = all.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        assert_eq!(named(&printed), all);
-        !all.is_empty()
-    });
+    let reference = "GPU-514466a0-8e68-f857-9f73-e438010e48cb/Dx4AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    Inputs::new([reference, &format!("{reference}, {reference}")], &[",", "/", " ", "GPU-", reference])
+        .check_text(|text| {
+            let all = named(text);
+            let printed = all.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+            assert_eq!(named(&printed), all);
+            !all.is_empty()
+        });
 }
 
 #[test]
@@ -196,12 +197,12 @@ fn percentages_of_numbers() {
 
 #[test]
 fn references_to_gpus() {
-    let known = [h200(0), h200(1)];
-    let samples = ["0", "1", "GPU-514466a0", "00000000:07:00.0", "07:00.0", known[0].uuid.as_str()];
+    let host = [h200(0), h200(1)];
+    let samples = ["0", "1", "GPU-514466a0", "00000000:07:00.0", "07:00.0", host[0].uuid.as_str()];
     Inputs::new(samples, &["GPU-", ":", ".", "0", "-"]).check_text(|text| {
-        match GpuRef(text.to_owned()).resolve(&known) {
+        match GpuRef(text.to_owned()).resolve(&host) {
             Ok(gpu) => {
-                assert_eq!(GpuRef(gpu.uuid.to_string()).resolve(&known), Ok(gpu));
+                assert_eq!(GpuRef(gpu.uuid.to_string()).resolve(&host), Ok(gpu));
                 true
             }
             Err(InvalidValue(why)) => {
@@ -217,12 +218,12 @@ fn visible_devices() {
     let present = [h200(0), h200(1)];
     let samples = ["0,1", "1", "GPU-514466a0,1", "", "-1", "1,1"];
     Inputs::new(samples, &[",", "GPU-", "0", "1", " "]).check_text(|text| {
-        let seen = visible_gpus(Some(text), true, &present).expect("in PCI order, all is known");
-        assert!(seen.len() <= present.len());
-        let mut once = seen.clone();
+        let visible = visible_gpus(Some(text), true, &present).expect("in PCI order, all is known");
+        assert!(visible.len() <= present.len());
+        let mut once = visible.clone();
         once.sort();
         once.dedup();
-        assert_eq!(once.len(), seen.len(), "a GPU twice");
-        !seen.is_empty()
+        assert_eq!(once.len(), visible.len(), "a GPU twice");
+        !visible.is_empty()
     });
 }

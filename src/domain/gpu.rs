@@ -121,21 +121,21 @@ impl utoipa::ToSchema for GpuRef {
 
 impl GpuRef {
     /// Finds the one GPU that is meant. A missing GPU is found by its last index, unless the driver has given that to another.
-    pub fn resolve<'g>(&self, known: &'g [Gpu]) -> Result<&'g Gpu, InvalidValue> {
+    pub fn resolve<'g>(&self, host: &'g [Gpu]) -> Result<&'g Gpu, InvalidValue> {
         let text = self.0.as_str();
         let listed = || {
             let name = |gpu: &Gpu| {
-                let index = shown_index(gpu, known).map(|index| format!("{index} ")).unwrap_or_default();
+                let index = shown_index(gpu, host).map(|index| format!("{index} ")).unwrap_or_default();
                 format!("{index}{}{}", gpu.uuid, if gpu.present { "" } else { " (missing)" })
             };
-            let all: Vec<String> = known.iter().map(name).collect();
+            let all: Vec<String> = host.iter().map(name).collect();
             format!("the GPUs of this host are {}", all.join(", "))
         };
         let shown: String = text.chars().take(80).collect();
         if let Ok(index) = text.parse::<u32>() {
-            return known
+            return host
                 .iter()
-                .find(|gpu| shown_index(gpu, known) == Some(index))
+                .find(|gpu| shown_index(gpu, host) == Some(index))
                 .ok_or_else(|| InvalidValue(format!("there is no GPU {index}: {}", listed())));
         }
         let lower = text.to_ascii_lowercase();
@@ -146,7 +146,7 @@ impl GpuRef {
                 .as_ref()
                 .is_some_and(|id| id.to_ascii_lowercase().ends_with(&lower) && lower.len() >= 7)
         };
-        let mut matches = known.iter().filter(|gpu| prefix(gpu) || address(gpu));
+        let mut matches = host.iter().filter(|gpu| prefix(gpu) || address(gpu));
         match (matches.next(), matches.next()) {
             (Some(only), None) => Ok(only),
             (Some(_), Some(_)) => {
@@ -272,10 +272,10 @@ impl Gpu {
         self.compute_capability.is_some_and(|capability| capability.major < 8)
     }
 
-    /// Returns the number of clients that it takes; `of_version` is the number that a device takes with this version of MPS. GPUs before
+    /// Returns the number of clients that it takes; `version_ceiling` is the number that a device takes with this version of MPS. GPUs before
     /// Volta take at most 16 (NVIDIA's documentation).
-    pub fn client_ceiling(&self, of_version: u32) -> u32 {
-        if self.is_before_volta() { of_version.min(16) } else { of_version }
+    pub fn client_ceiling(&self, version_ceiling: u32) -> u32 {
+        if self.is_before_volta() { version_ceiling.min(16) } else { version_ceiling }
     }
 }
 
@@ -343,21 +343,21 @@ pub fn known(mut present: Vec<Gpu>, held: BTreeMap<GpuUuid, Option<GpuFacts>>) -
 
 /// Returns the index under which a GPU is shown: that of the driver, or its last one while it is missing. A missing GPU has none if the
 /// driver has given its index to another GPU since; then its PCI address identifies the board.
-pub fn shown_index(gpu: &Gpu, known: &[Gpu]) -> Option<u32> {
+pub fn shown_index(gpu: &Gpu, host: &[Gpu]) -> Option<u32> {
     let is_taken = |other: &Gpu| other.uuid != gpu.uuid && other.index == gpu.index;
-    (gpu.present || !known.iter().any(is_taken)).then_some(gpu.index)
+    (gpu.present || !host.iter().any(is_taken)).then_some(gpu.index)
 }
 
 /// Returns the name of a GPU for whoever replaces its board: `GPU 2 (PCI 00000000:1A:00.0)`.
-pub fn board_name(gpu: &Gpu, known: &[Gpu]) -> String {
-    let index = shown_index(gpu, known).map_or_else(|| "a GPU".to_owned(), |index| format!("GPU {index}"));
+pub fn board_name(gpu: &Gpu, host: &[Gpu]) -> String {
+    let index = shown_index(gpu, host).map_or_else(|| "a GPU".to_owned(), |index| format!("GPU {index}"));
     format!("{index} (PCI {})", gpu.pci_bus_id.as_deref().unwrap_or("not reported"))
 }
 
 /// Returns the name of a GPU in a message: `GPU 0 (GPU-514466a0-…)`, or its UUID alone if it has no index.
-pub fn full_name(uuid: &GpuUuid, known: &[Gpu]) -> String {
-    let gpu = known.iter().find(|known| known.uuid == *uuid);
-    let index = gpu.and_then(|gpu| shown_index(gpu, known));
+pub fn full_name(uuid: &GpuUuid, host: &[Gpu]) -> String {
+    let gpu = host.iter().find(|gpu| gpu.uuid == *uuid);
+    let index = gpu.and_then(|gpu| shown_index(gpu, host));
     index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index} ({uuid})"))
 }
 
@@ -424,33 +424,33 @@ mod tests {
     #[test]
     fn missing_gpu_keeps_index_unless_taken() {
         use crate::testing::h200;
-        let (here, gone) = (h200(0), h200(1));
+        let (listed, missing) = (h200(0), h200(1));
         let held = BTreeMap::from([
-            (here.uuid.clone(), Some(GpuFacts::of(&here))),
-            (gone.uuid.clone(), Some(GpuFacts::of(&gone))),
+            (listed.uuid.clone(), Some(GpuFacts::of(&listed))),
+            (missing.uuid.clone(), Some(GpuFacts::of(&missing))),
             (h200(2).uuid, None),
         ]);
-        let all = known(vec![here.clone()], held);
+        let all = known(vec![listed.clone()], held);
         assert_eq!(
             all.iter().map(|gpu| (&gpu.uuid, gpu.present)).collect::<Vec<_>>(),
-            [(&here.uuid, true), (&gone.uuid, false)]
+            [(&listed.uuid, true), (&missing.uuid, false)]
         );
-        assert_eq!((all[1].sms, all[1].memory_total), (gone.sms, gone.memory_total));
-        assert_eq!(GpuRef(gone.uuid.to_string()).resolve(&all).map(|gpu| gpu.present), Ok(false));
-        assert_eq!(full_name(&here.uuid, &all), format!("GPU 0 ({})", here.uuid));
-        assert_eq!(full_name(&gone.uuid, &all), format!("GPU 1 ({})", gone.uuid));
+        assert_eq!((all[1].sms, all[1].memory_total), (missing.sms, missing.memory_total));
+        assert_eq!(GpuRef(missing.uuid.to_string()).resolve(&all).map(|gpu| gpu.present), Ok(false));
+        assert_eq!(full_name(&listed.uuid, &all), format!("GPU 0 ({})", listed.uuid));
+        assert_eq!(full_name(&missing.uuid, &all), format!("GPU 1 ({})", missing.uuid));
         let resolve = |name: &str, all: &[Gpu]| {
             GpuRef(name.into()).resolve(all).map(|gpu| gpu.uuid.clone()).map_err(|error| error.to_string())
         };
-        assert_eq!(resolve("1", &all), Ok(gone.uuid.clone()));
+        assert_eq!(resolve("1", &all), Ok(missing.uuid.clone()));
         assert_eq!(board_name(&all[1], &all), "GPU 1 (PCI 00000000:07:00.0)");
         let refused = resolve("7", &all).expect_err("no such index");
-        assert!(refused.contains(&format!("1 {} (missing)", gone.uuid)), "{refused}");
+        assert!(refused.contains(&format!("1 {} (missing)", missing.uuid)), "{refused}");
         // The driver gave its index to another since.
         let moved = Gpu { index: 1, ..h200(2) };
-        let taken = [here, moved.clone(), all[1].clone()];
+        let taken = [listed, moved.clone(), all[1].clone()];
         assert_eq!(resolve("1", &taken), Ok(moved.uuid));
-        assert_eq!(resolve("07:00.0", &taken), Ok(gone.uuid));
+        assert_eq!(resolve("07:00.0", &taken), Ok(missing.uuid));
         assert_eq!(board_name(&taken[2], &taken), "a GPU (PCI 00000000:07:00.0)");
         // Of two that went with the same one after another neither has it.
         let second = Gpu { present: false, ..taken[1].clone() };

@@ -117,19 +117,19 @@ mod tests {
     #[test]
     fn faults_are_shared_reported_once_and_cleared() {
         let health = HostHealth::default();
-        let seen = health.clone();
+        let shared = health.clone();
         let report =
             |message: &str| Some(FaultReport { reason: ConditionReason::DiskFull, message: message.into() });
         assert!(health.set(HostFault::WritesFail, report("full")));
         assert!(!health.set(HostFault::WritesFail, report("full")), "no news");
         assert!(health.set(HostFault::AuditTruncated, report("cut")));
         assert!(health.set(HostFault::EngineFilesNotWritten, report("read-only")));
-        assert_eq!(seen.blocking(), ["WritesFail"]);
+        assert_eq!(shared.blocking(), ["WritesFail"]);
         assert!(health.set(HostFault::EngineFilesNotWritten, None));
         let types: Vec<ConditionType> =
-            seen.conditions().into_iter().map(|condition| condition.kind).collect();
+            shared.conditions().into_iter().map(|condition| condition.kind).collect();
         assert_eq!(types, [ConditionType::WritesFail, ConditionType::AuditTruncated]);
         assert!(health.set(HostFault::WritesFail, None) && !health.set(HostFault::WritesFail, None));
-        assert!(seen.blocking().is_empty() && seen.has(HostFault::AuditTruncated));
+        assert!(shared.blocking().is_empty() && shared.has(HostFault::AuditTruncated));
     }
 }

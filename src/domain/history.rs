@@ -98,8 +98,8 @@ impl History {
 
     /// Returns the points of each tenant on a GPU, by name.
     pub fn of_gpu(&self, gpu: &GpuUuid) -> Vec<(TenantName, Vec<Point>)> {
-        let here = self.lines.iter().filter(|((_, of), _)| of.as_ref() == Some(gpu));
-        here.map(|((name, _), points)| (name.clone(), points.iter().copied().collect())).collect()
+        let on_gpu = self.lines.iter().filter(|((_, of), _)| of.as_ref() == Some(gpu));
+        on_gpu.map(|((name, _), points)| (name.clone(), points.iter().copied().collect())).collect()
     }
 }
 
@@ -120,11 +120,11 @@ mod tests {
     }
 
     fn held(tenants: &[(&str, u32, u64)]) -> BTreeMap<TenantName, HeldByTenant> {
-        let one = |(tenant, clients, memory): &(&str, u32, u64)| {
+        let holding = |(tenant, clients, memory): &(&str, u32, u64)| {
             let gpus = BTreeMap::from([(h200(0).uuid, (*clients, *memory))]);
             (name(tenant), HeldByTenant { clients: *clients, gpus })
         };
-        tenants.iter().map(one).collect()
+        tenants.iter().map(holding).collect()
     }
 
     #[test]
@@ -150,8 +150,8 @@ mod tests {
         let many: Vec<(&str, u32, u64)> = many.iter().map(|name| (name.as_str(), 1, 1)).collect();
         history.record(0, &held(&many));
         assert_eq!(history.lines.len(), LINES);
-        for at in 0..2000 {
-            history.record(at, &held(&[("t0", 1, 1)]));
+        for time in 0..2000 {
+            history.record(time, &held(&[("t0", 1, 1)]));
         }
         assert_eq!(history.of_tenant(&name("t0")).len(), POINTS);
     }

@@ -240,21 +240,21 @@ pub struct OwnershipSigns {
 /// have one too, but a pipe directory outside `directory`. An adopted daemon has no token: it is known by its process, and its
 /// servers by their parent. The directory alone proves nothing, since anybody may start a control daemon there later;
 /// only a server that has lost its control daemon is known by it.
-pub fn owner<'a>(signs: &OwnershipSigns, ours: &'a OwnProcesses) -> Option<ProcessOwner<'a>> {
+pub fn owner<'a>(signs: &OwnershipSigns, processes: &'a OwnProcesses) -> Option<ProcessOwner<'a>> {
     let pipe = signs.pipe_directory.as_deref();
-    let token = signs.token.as_ref().filter(|token| !ours.left_alone.contains(token));
+    let token = signs.token.as_ref().filter(|token| !processes.left_alone.contains(token));
     let parent = signs.ancestors.first();
-    let daemon = ours.daemons.iter().find(|daemon| {
+    let daemon = processes.daemons.iter().find(|daemon| {
         token == Some(&daemon.token)
             || daemon.control.is_some_and(|pid| pid == signs.pid || Some(&pid) == parent)
             || (signs.stranded_server && pipe.is_some() && pipe == daemon.pipe_directory.as_deref())
     });
     let unrecorded = || {
-        let is_marked = token.is_some() && pipe.is_some_and(|pipe| pipe.starts_with(&ours.directory));
+        let is_marked = token.is_some() && pipe.is_some_and(|pipe| pipe.starts_with(&processes.directory));
         is_marked.then_some(ProcessOwner::Unrecorded)
     };
     let family = || {
-        let is_family = signs.pid == ours.manager || signs.ancestors.contains(&ours.manager);
+        let is_family = signs.pid == processes.manager || signs.ancestors.contains(&processes.manager);
         is_family.then_some(ProcessOwner::Manager)
     };
     daemon.map(|daemon| ProcessOwner::Daemon(&daemon.name)).or_else(unrecorded).or_else(family)
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn own_processes_are_recognised_by_kin_and_token() {
         let name = |name: &str| DaemonName::parse(name).expect("a name");
-        let known = OwnProcesses {
+        let processes = OwnProcesses {
             manager: 100,
             directory: "/run/mps-manager/daemons".into(),
             daemons: vec![
@@ -377,8 +377,8 @@ mod tests {
                 "a client, or a control daemon that another started there",
             ),
         ];
-        for (signs, expected, what) in cases {
-            assert_eq!(owner(&signs, &known), expected, "{what}");
+        for (signs, expected, description) in cases {
+            assert_eq!(owner(&signs, &processes), expected, "{description}");
         }
     }
 
@@ -389,11 +389,13 @@ mod tests {
                     nvidia 56823808 42 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (PO)\n\
                     nvidiafb 61440 1 - Live 0x0\nnvme 61440 3 - Live 0x0\nnonsense\n";
         let modules = driver_modules(text);
-        let found: Vec<_> =
-            modules.iter().map(|one| (one.name.as_str(), one.references, one.used_by.join("+"))).collect();
+        let described: Vec<_> = modules
+            .iter()
+            .map(|module| (module.name.as_str(), module.references, module.used_by.join("+")))
+            .collect();
         let both = "nvidia_uvm+nvidia_modeset".to_owned();
         assert_eq!(
-            found,
+            described,
             [("nvidia_uvm", 2, String::new()), ("nvidia_drm", 0, String::new()), ("nvidia", 42, both)]
         );
     }

@@ -61,20 +61,20 @@ mod tests {
         let standing = CurrentDaemon { spec: &managed, has_tenants: false, runs_as_specified: true };
         assert!(check_management(None, &managed).is_ok());
         assert!(check_management(Some(standing), &observed).is_ok());
-        let other = DaemonSpec { multi_user: true, ..observed.clone() };
+        let changed = DaemonSpec { multi_user: true, ..observed.clone() };
         let partitioned = DaemonSpec { mode: Mode::Static, ..observed.clone() };
         for (current, spec, message) in [
             (None, &observed, "adopt one"),
             (Some(CurrentDaemon { has_tenants: true, ..standing }), &observed, "serves tenants"),
             (Some(CurrentDaemon { runs_as_specified: false, ..standing }), &observed, "nothing to observe"),
-            (Some(standing), &other, "never changed"),
+            (Some(standing), &changed, "never changed"),
             (Some(standing), &partitioned, "never changed"),
-            (Some(CurrentDaemon { spec: &observed, ..standing }), &other, "never changed"),
+            (Some(CurrentDaemon { spec: &observed, ..standing }), &changed, "never changed"),
         ] {
             let error = check_management(current, spec).expect_err(message).to_string();
             assert!(error.contains(message), "{error}");
         }
-        let seen = CurrentDaemon { spec: &observed, has_tenants: true, runs_as_specified: false };
-        assert!(check_management(Some(seen), &observed).is_ok(), "it is so already");
+        let unchanged = CurrentDaemon { spec: &observed, has_tenants: true, runs_as_specified: false };
+        assert!(check_management(Some(unchanged), &observed).is_ok(), "it is so already");
     }
 }

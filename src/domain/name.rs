@@ -28,11 +28,11 @@ fn check(kind: &str, text: &str) -> Result<(), InvalidValue> {
 
 fn natural_key(mut rest: &str) -> String {
     let mut key = String::new();
-    while let Some(at) = rest.find(|one: char| one.is_ascii_digit()) {
-        let digits = rest[at..].find(|one: char| !one.is_ascii_digit()).unwrap_or(rest.len() - at);
-        let (before, number) = (&rest[..at], &rest[at..at + digits]);
+    while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
+        let digits = rest[start..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - start);
+        let (before, number) = (&rest[..start], &rest[start..start + digits]);
         let _ = write!(key, "{before}{number:0>20}");
-        rest = &rest[at + digits..];
+        rest = &rest[start + digits..];
     }
     key + rest
 }

@@ -79,7 +79,7 @@ mod tests {
         let second = format!(",\"device_memory_limit\":\"4G\",\"gpus\":[\"{}\"]", h200(1).uuid);
         let only_first = format!(",\"gpus\":[\"{}\"]", h200(0).uuid);
         let all = [tenant("a", &first), tenant("b", &second), tenant("plain", &only_first)];
-        let names = |found: Vec<TenantName>| found.into_iter().map(String::from).collect::<Vec<_>>();
+        let names = |tenants: Vec<TenantName>| tenants.into_iter().map(String::from).collect::<Vec<_>>();
         assert_eq!(names(weakened_by(&all[2], &daemon(""), &all)), ["a"]);
         assert_eq!(names(weakening(&all[0], &daemon(""), &all)), ["plain"]);
         assert!(weakening(&all[1], &daemon(""), &all).is_empty(), "it is on another GPU");
@@ -90,7 +90,7 @@ mod tests {
     fn limits_weaken_on_their_own_gpu_only() {
         let on = |gpu: u32| format!(",\"device_memory_limit\":{{\"{}\":\"4G\"}}", h200(gpu).uuid);
         let all = [tenant("a", &on(0)), tenant("b", &on(0)), tenant("c", &on(1))];
-        let names = |found: Vec<TenantName>| found.into_iter().map(String::from).collect::<Vec<_>>();
+        let names = |tenants: Vec<TenantName>| tenants.into_iter().map(String::from).collect::<Vec<_>>();
         assert_eq!(names(weakening(&all[0], &daemon(""), &all)), ["c"], "on the first GPU");
         assert_eq!(names(weakened_by(&all[0], &daemon(""), &all)), ["c"], "on the second");
         assert!(weakening(&all[0], &daemon(""), &all[..2]).is_empty());

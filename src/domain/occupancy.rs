@@ -65,7 +65,7 @@ impl std::fmt::Display for NoRoom {
 /// Returns the reason why a GPU with these clients has no room for another process, or `None` if it has room. `admitted` are processes
 /// that may connect at any moment, without the new one.
 pub fn no_room(clients: &[Occupant], admitted: &[ClientId], ceiling: u32) -> Option<NoRoom> {
-    let families: Vec<_> = clients.iter().map(|one| (one.id, one.ancestors.clone())).collect();
+    let families: Vec<_> = clients.iter().map(|client| (client.id, client.ancestors.clone())).collect();
     let taken = places_taken(&families, admitted);
     if taken >= usize::try_from(ceiling).unwrap_or(usize::MAX) {
         return Some(NoRoom::Clients { taken, ceiling });
@@ -73,7 +73,7 @@ pub fn no_room(clients: &[Occupant], admitted: &[ClientId], ceiling: u32) -> Opt
     let awaited = u32::try_from(taken - clients.len()).unwrap_or(u32::MAX).saturating_add(1);
     let connections = clients
         .iter()
-        .map(|one| one.connections)
+        .map(|client| client.connections)
         .fold(awaited.saturating_mul(USUAL_CONNECTIONS), u32::saturating_add);
     (connections > DEVICE_CONNECTIONS).then_some(NoRoom::Connections { taken })
 }

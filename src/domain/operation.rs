@@ -195,11 +195,11 @@ api_words!(OperationState:
 impl OperationState {
     /// Parses the word of a state.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|state| state.as_str() == text);
-        found.ok_or_else(|| {
-            let known = Self::ALL.map(Self::as_str).join(", ");
+        let state = Self::ALL.into_iter().find(|state| state.as_str() == text);
+        state.ok_or_else(|| {
+            let states = Self::ALL.map(Self::as_str).join(", ");
             let shown: String = text.chars().take(80).collect();
-            format!("{shown:?} is not a state of an operation: give one of {known}")
+            format!("{shown:?} is not a state of an operation: give one of {states}")
         })
     }
 
@@ -418,9 +418,9 @@ mod tests {
     fn operation_kinds_match_their_api_names() {
         let unknown = serde_json::from_str::<OperationRequest>(r#"{"kind":"none"}"#).expect_err("no kind");
         let message = unknown.to_string();
-        let (_, known) = message.split_once("expected one of ").expect("the kinds that there are");
-        let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
-        assert_eq!(known, OperationRequest::KINDS);
+        let (_, kinds) = message.split_once("expected one of ").expect("the kinds that there are");
+        let kinds: Vec<&str> = kinds.split('`').skip(1).step_by(2).collect();
+        assert_eq!(kinds, OperationRequest::KINDS);
         assert_eq!(OperationRequest::StartDaemon.kind(), OperationRequest::KINDS[0]);
     }
 

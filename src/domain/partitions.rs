@@ -107,9 +107,9 @@ pub fn named(variable: &str) -> Vec<PartitionRef> {
 pub fn place(listed: &mut [GpuPartitions], clients: &[ClientFacts]) {
     for client in clients {
         for PartitionRef { gpu, id } in client.sm_partition.iter().flat_map(|variable| named(variable)) {
-            let of_gpu = listed.iter_mut().filter(|listing| listing.gpu == gpu);
-            let mut found = of_gpu.flat_map(|listing| &mut listing.partitions);
-            if let Some(partition) = found.find(|partition| partition.id == id)
+            let on_gpu = listed.iter_mut().filter(|listing| listing.gpu == gpu);
+            let mut partitions = on_gpu.flat_map(|listing| &mut listing.partitions);
+            if let Some(partition) = partitions.find(|partition| partition.id == id)
                 && !partition.clients.contains(&client.id)
             {
                 partition.clients.push(client.id);
@@ -184,11 +184,11 @@ mod tests {
             client(9, None),
         ];
         place(&mut listed, &clients);
-        let seen: Vec<(Option<bool>, Vec<u32>)> = listed
+        let placed: Vec<(Option<bool>, Vec<u32>)> = listed
             .iter()
             .flat_map(|listing| &listing.partitions)
             .map(|partition| (partition.in_use, partition.clients.iter().map(|id| id.pid).collect()))
             .collect();
-        assert_eq!(seen, [(Some(false), vec![7]), (Some(true), vec![]), (None, vec![7])]);
+        assert_eq!(placed, [(Some(false), vec![7]), (Some(true), vec![]), (None, vec![7])]);
     }
 }

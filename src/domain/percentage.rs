@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn predicts_the_sms_of_recording_05() {
-        let seen = [
+        let recorded = [
             (30, 8),
             (50, 8),
             (70, 8),
@@ -225,7 +225,7 @@ mod tests {
             (334, 44),
             (1000, 132),
         ];
-        for (tenths, sms) in seen {
+        for (tenths, sms) in recorded {
             let percentage = ThreadPercentage::from_tenths(tenths).expect("in range");
             assert_eq!(sms_for(percentage, 132), sms, "{percentage} %");
         }

@@ -221,9 +221,9 @@ pub fn server_percentage(
     gpus: &[Gpu],
 ) -> Result<ThreadPercentage, InvalidValue> {
     let bound = |tenant: &&Tenant| layout.tenants.values().any(|names| names.contains(&tenant.name));
-    let others = tenants.iter().filter(|tenant| !bound(tenant));
+    let unbound = tenants.iter().filter(|tenant| !bound(tenant));
     let resolved: Vec<Resolved> =
-        others.map(|tenant| resolve(&tenant.spec, daemon, None, gpus)).collect::<Result<_, _>>()?;
+        unbound.map(|tenant| resolve(&tenant.spec, daemon, None, gpus)).collect::<Result<_, _>>()?;
     let shares = layout.shares.iter().map(|share| share.percentage);
     let most = resolved.iter().map(|tenant| tenant.percentage).chain(shares).max();
     Ok(most.unwrap_or(ThreadPercentage::FULL))

@@ -99,7 +99,7 @@ pub fn predict(
     refusals.extend(admit(daemon_name.as_str(), daemon, &all, gpus, ceiling).err());
     let basis = shares::basis(daemon, all.iter().map(|(_, spec)| spec), gpus).ok().flatten();
     let resolved = resolve(tenant, daemon, basis.as_ref(), gpus).ok();
-    let seen = gpus_of(tenant, daemon);
+    let visible = gpus_of(tenant, daemon);
     let outlook = |gpu: &Gpu| outlook(gpu, daemon, tenant, resolved.as_ref(), others);
     Prediction {
         mode: daemon.mode,
@@ -110,12 +110,12 @@ pub fn predict(
         provisioning: shares::status(daemon, all.iter().map(|(name, spec)| (name, spec)), gpus, |_, _| 0),
         ceiling: gpus
             .iter()
-            .filter(|gpu| seen.contains(&gpu.uuid))
+            .filter(|gpu| visible.contains(&gpu.uuid))
             .map(|gpu| gpu.client_ceiling(ceiling))
             .min()
             .unwrap_or(ceiling),
         admission: daemon.admission,
-        gpus: gpus.iter().filter(|gpu| seen.contains(&gpu.uuid)).map(outlook).collect(),
+        gpus: gpus.iter().filter(|gpu| visible.contains(&gpu.uuid)).map(outlook).collect(),
         refusals,
     }
 }
@@ -127,12 +127,12 @@ fn outlook(
     resolved: Option<&Resolved>,
     others: &[(TenantName, TenantSpec)],
 ) -> GpuPrediction {
-    let here = || others.iter().filter(|(_, other)| other.sees(&gpu.uuid)).map(|(_, o)| o);
+    let on_gpu = || others.iter().filter(|(_, other)| other.sees(&gpu.uuid)).map(|(_, o)| o);
     let sms = resolved.and_then(|resolved| resolved.predicted_sms(gpu.sms?));
     let context = sms.map(context_bytes);
     let limit_set = tenant.memory_limit(daemon, &gpu.uuid);
     let limit = limit_set.map(MemoryLimit::bytes).or(gpu.memory_total);
-    let stated = here().chain([tenant]).filter_map(|tenant| tenant.max_clients);
+    let stated = on_gpu().chain([tenant]).filter_map(|tenant| tenant.max_clients);
     let memory = |tenant: &TenantSpec| memory_of(tenant, daemon, &gpu.uuid);
     GpuPrediction {
         gpu: gpu.uuid.clone(),
@@ -149,8 +149,8 @@ fn outlook(
             AdmissionMode::Reserved => gpu.memory_total.map(|total| daemon.memory_overcommit.budget(total)),
         },
         below_context: limit_set.zip(context).and_then(|(limit, context)| below_context(limit, context)),
-        others: here().filter_map(memory).fold(0, u64::saturating_add),
-        others_without_limit: here().filter(|other| memory(other).is_none()).count(),
+        others: on_gpu().filter_map(memory).fold(0, u64::saturating_add),
+        others_without_limit: on_gpu().filter(|other| memory(other).is_none()).count(),
         own: memory(tenant),
         clients: stated.map(u64::from).sum(),
     }

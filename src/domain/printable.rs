@@ -7,11 +7,11 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// Returns true for a character that a terminal or a page does not simply show.
-pub fn is_control(one: char) -> bool {
+pub fn is_control(c: char) -> bool {
     // Beside control characters these are other line separators, characters that change the direction of text, and invisible ones,
     // except variation selectors, which colour emoji need.
-    one.is_control()
-        || matches!(one, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
             | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
             | '\u{fff9}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
@@ -22,18 +22,18 @@ pub fn is_shown(text: &str, most: usize) -> bool {
 }
 
 fn spelled(text: &str, is_kept: impl Fn(char) -> bool) -> Cow<'_, str> {
-    if !text.chars().any(|one| is_control(one) && !is_kept(one)) {
+    if !text.chars().any(|c| is_control(c) && !is_kept(c)) {
         return Cow::Borrowed(text);
     }
     let mut spelled = String::with_capacity(text.len() + 16);
-    for one in text.chars() {
-        if is_control(one) && !is_kept(one) {
+    for c in text.chars() {
+        if is_control(c) && !is_kept(c) {
             // Spelled as in JSON, so that JSON stays valid.
-            for unit in one.encode_utf16(&mut [0; 2]) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
                 let _ = write!(spelled, "\\u{unit:04x}");
             }
         } else {
-            spelled.push(one);
+            spelled.push(c);
         }
     }
     Cow::Owned(spelled)
@@ -46,23 +46,23 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 
 /// Spells out control characters in several lines, except line breaks and tabs.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
-    spelled(text, |one| matches!(one, '\n' | '\t'))
+    spelled(text, |c| matches!(c, '\n' | '\t'))
 }
 
 /// Spells out control characters in a log line, except tabs and the escape character, which the logger uses for its own colours and
 /// spells out in its arguments.
 pub fn printable_log_line(text: &str) -> Cow<'_, str> {
-    spelled(text, |one| matches!(one, '\u{1b}' | '\t'))
+    spelled(text, |c| matches!(c, '\u{1b}' | '\t'))
 }
 
 /// Replaces control characters in a page, except white space, by their symbols, as ␛.
 pub fn with_symbols(page: &str) -> Cow<'_, str> {
-    let is_shown = |one: char| !one.is_control() || matches!(one, '\n' | '\r' | '\t');
+    let is_shown = |c: char| !c.is_control() || matches!(c, '\n' | '\r' | '\t');
     if page.chars().all(is_shown) {
         return Cow::Borrowed(page);
     }
-    let symbol = |one: char| match u32::from(one) {
-        _ if is_shown(one) => one,
+    let symbol = |c: char| match u32::from(c) {
+        _ if is_shown(c) => c,
         code @ 0..0x20 => char::from_u32(0x2400 + code).unwrap_or('\u{fffd}'),
         0x7f => '\u{2421}',
         _ => '\u{fffd}',
@@ -125,7 +125,7 @@ mod tests {
     fn json_stays_json() {
         let text = serde_json::to_string_pretty(&serde_json::json!({ "command": HOSTILE })).expect("JSON");
         let shown = printable_lines(&text).into_owned();
-        assert!(!shown.chars().any(|one| one.is_control() && one != '\n'), "{shown}");
+        assert!(!shown.chars().any(|c| c.is_control() && c != '\n'), "{shown}");
         let read: serde_json::Value = serde_json::from_str(&shown).expect("still JSON");
         assert_eq!(read["command"], HOSTILE);
     }

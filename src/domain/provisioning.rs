@@ -458,9 +458,9 @@ mod tests {
     }
 
     fn tenants() -> impl Strategy<Value = Vec<SharingTenant>> {
-        let one = (proptest::option::of(1_u32..=60), 1_u32..=1000)
+        let sharing = (proptest::option::of(1_u32..=60), 1_u32..=1000)
             .prop_map(|(clients, weight)| tenant(clients, weight));
-        proptest::collection::vec(one, 1..40)
+        proptest::collection::vec(sharing, 1..40)
     }
 
     fn strategies() -> impl Strategy<Value = ProvisioningStrategy> {

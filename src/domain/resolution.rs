@@ -50,9 +50,9 @@ pub fn stated_percentage(
 ) -> Result<Option<ThreadPercentage>, InvalidValue> {
     let percentage = match (spec.sms, spec.active_thread_percentage) {
         (Some(sms), _) => {
-            let seen = gpus_of(spec, daemon);
+            let visible = gpus_of(spec, daemon);
             let mut totals: Vec<u32> =
-                gpus.iter().filter(|gpu| seen.contains(&gpu.uuid)).filter_map(|gpu| gpu.sms).collect();
+                gpus.iter().filter(|gpu| visible.contains(&gpu.uuid)).filter_map(|gpu| gpu.sms).collect();
             totals.dedup();
             match totals.as_slice() {
                 [] => {
@@ -84,11 +84,11 @@ pub fn resolve(
 ) -> Result<Resolved, InvalidValue> {
     let given = || basis.map(|basis| basis.share(spec.weight)).or(daemon.defaults.active_thread_percentage);
     let percentage = stated_percentage(spec, daemon, gpus)?.or_else(given).unwrap_or(ThreadPercentage::FULL);
-    let seen = gpus_of(spec, daemon);
-    let limits = seen.iter().filter_map(|gpu| Some((gpu.clone(), spec.memory_limit(daemon, gpu)?)));
+    let visible = gpus_of(spec, daemon);
+    let limits = visible.iter().filter_map(|gpu| Some((gpu.clone(), spec.memory_limit(daemon, gpu)?)));
     Ok(Resolved {
         memory: limits.collect(),
-        gpus: seen,
+        gpus: visible,
         percentage,
         priority: spec.priority.or(daemon.defaults.priority).unwrap_or_default(),
         mode: daemon.mode,
@@ -134,19 +134,17 @@ pub fn below_context(limit: MemoryLimit, context: u64) -> Option<String> {
 pub fn effective(
     resolved: &Resolved,
     gpus: &[Gpu],
-    seen: &super::daemon::Effective,
+    state: &super::daemon::Effective,
 ) -> Option<TenantEffective> {
-    let server = seen.servers.first()?;
+    let server = state.servers.first()?;
     let mine: Vec<&Gpu> = gpus.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
     let one_gpu = server.memory_limits.len() == 1;
     let memory = |gpu: &GpuUuid| {
         let bytes = resolved.memory.get(gpu).map(|limit| limit.bytes());
-        let of_server = server.memory_limits.iter().find(|reading| reading.gpu == *gpu);
+        let reading = server.memory_limits.iter().find(|reading| reading.gpu == *gpu);
         let enforced_by = match bytes {
             None => EnforcedBy::None,
-            Some(_) if one_gpu && of_server.is_some_and(|reading| reading.bytes == bytes) => {
-                EnforcedBy::Server
-            }
+            Some(_) if one_gpu && reading.is_some_and(|reading| reading.bytes == bytes) => EnforcedBy::Server,
             Some(_) => EnforcedBy::Environment,
         };
         EffectiveMemory { gpu: gpu.clone(), bytes, enforced_by }
@@ -160,7 +158,7 @@ pub fn effective(
     };
     let sms = mine.first().and_then(|gpu| gpu.sms);
     Some(TenantEffective {
-        observed_at: seen.observed_at,
+        observed_at: state.observed_at,
         device_memory_limits: resolved.gpus.iter().map(memory).collect(),
         threads: EffectiveThreads {
             active_thread_percentage: resolved.percentage,
@@ -173,7 +171,7 @@ pub fn effective(
             priority: resolved.priority,
             enforced_by: match resolved.priority {
                 Priority::Normal => EnforcedBy::None,
-                Priority::BelowNormal if seen.default_priority == Some(Priority::BelowNormal) => {
+                Priority::BelowNormal if state.default_priority == Some(Priority::BelowNormal) => {
                     EnforcedBy::Server
                 }
                 Priority::BelowNormal => EnforcedBy::Environment,

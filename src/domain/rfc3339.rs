@@ -12,12 +12,12 @@ use super::InvalidValue;
 /// Returns the text of an instant that is given in unix milliseconds.
 pub fn format(unix_ms: i64) -> String {
     // An instant beyond the year 9999 has no text: the nearest instant that has one is shown.
-    let at = Timestamp::from_millisecond(unix_ms).unwrap_or(if unix_ms < 0 {
+    let instant = Timestamp::from_millisecond(unix_ms).unwrap_or(if unix_ms < 0 {
         Timestamp::MIN
     } else {
         Timestamp::MAX
     });
-    format!("{at:.3}")
+    format!("{instant:.3}")
 }
 
 /// Reads an instant into unix milliseconds, rounding down.
@@ -55,7 +55,7 @@ pub mod option {
     /// Writes unix milliseconds as RFC 3339, or `null`.
     pub fn serialize<S: Serializer>(unix_ms: &Option<i64>, serializer: S) -> Result<S::Ok, S::Error> {
         match unix_ms {
-            Some(at) => serializer.serialize_str(&super::format(*at)),
+            Some(time) => serializer.serialize_str(&super::format(*time)),
             None => serializer.serialize_none(),
         }
     }

@@ -73,9 +73,9 @@ pub fn status<'t>(
 /// Returns the number of clients that all GPUs of these daemons are divided among, for those that state `expected_clients`; `None` if none
 /// does.
 pub fn capacity<'d>(daemons: impl IntoIterator<Item = &'d DaemonSpec>) -> Option<u64> {
-    let of_one =
+    let expected =
         |daemon: &DaemonSpec| Some(u64::from(daemon.provisioning.expected_clients?) * count_of(&daemon.gpus));
-    daemons.into_iter().filter_map(of_one).reduce(|sum, more| sum + more)
+    daemons.into_iter().filter_map(expected).reduce(|sum, more| sum + more)
 }
 
 fn count_of<T>(items: &[T]) -> u64 {

@@ -74,7 +74,7 @@ pub struct LabelSelector(BTreeMap<String, Option<String>>);
 impl LabelSelector {
     /// Reads it from `team=ml,tier`.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let one = |part: &str| {
+        let term = |part: &str| {
             let (key, value) = part.split_once('=').map_or((part, None), |(key, value)| (key, Some(value)));
             // The operators of other tools are refused, since they would be taken for a key that no tenant has.
             let is_other = key.contains(['!', '(', ')', '<', '>', ' '])
@@ -87,7 +87,7 @@ impl LabelSelector {
             }
             Ok((key.to_owned(), value.map(str::to_owned)))
         };
-        text.split(',').map(one).collect::<Result<_, _>>().map(Self)
+        text.split(',').map(term).collect::<Result<_, _>>().map(Self)
     }
 
     /// Returns true if these labels match.
@@ -143,8 +143,8 @@ fn labels() -> utoipa::openapi::schema::Object {
 
 impl TenantSpec<GpuRef> {
     /// Resolves its GPUs to UUIDs, in PCI order; an error comes with the field that names an unknown GPU.
-    pub fn resolve_gpus(self, known: &[Gpu]) -> Result<TenantSpec, (&'static str, InvalidValue)> {
-        let gpus = self.gpus.iter().map(|gpu| gpu.resolve(known)).collect::<Result<Vec<&Gpu>, _>>();
+    pub fn resolve_gpus(self, host: &[Gpu]) -> Result<TenantSpec, (&'static str, InvalidValue)> {
+        let gpus = self.gpus.iter().map(|gpu| gpu.resolve(host)).collect::<Result<Vec<&Gpu>, _>>();
         let mut gpus = gpus.map_err(|error| ("gpus", error))?;
         gpus.sort_by_key(|gpu| gpu.index);
         let gpus: Vec<GpuUuid> = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
@@ -162,11 +162,11 @@ impl TenantSpec<GpuRef> {
             expires_at,
             ..
         } = self;
-        let limit = device_memory_limit.map(|limit| limit.resolve_gpus(known)).transpose();
+        let limit = device_memory_limit.map(|limit| limit.resolve_gpus(host)).transpose();
         let device_memory_limit = limit.map_err(|error| ("device_memory_limit", error))?;
         let unseen = device_memory_limit.as_ref().filter(|_| !gpus.is_empty());
         if let Some(unseen) = unseen.and_then(|limit| limit.names_beyond(&gpus)) {
-            let index = known.iter().find(|gpu| gpu.uuid == *unseen && gpu.present).map(|gpu| gpu.index);
+            let index = host.iter().find(|gpu| gpu.uuid == *unseen && gpu.present).map(|gpu| gpu.index);
             let called = index.map_or_else(|| unseen.to_string(), |index| index.to_string());
             return Err(("device_memory_limit", unseen_limit(&called)));
         }
@@ -213,10 +213,10 @@ impl TenantSpec {
     pub fn check_expiry(&self, now: i64) -> Result<(), (&'static str, InvalidValue)> {
         match self.expires_at.filter(|_| self.has_expired(now)) {
             None => Ok(()),
-            Some(at) => {
-                let (at, now) = (rfc3339::format(at), rfc3339::format(now));
+            Some(expiry) => {
+                let (expiry, now) = (rfc3339::format(expiry), rfc3339::format(now));
                 let text = format!(
-                    "{at} has passed, since it is {now}: give a later time, or leave expires_at out for a tenant that stays"
+                    "{expiry} has passed, since it is {now}: give a later time, or leave expires_at out for a tenant that stays"
                 );
                 Err(("expires_at", InvalidValue(text)))
             }
@@ -244,8 +244,8 @@ impl TenantSpec {
         if self.uid == u32::MAX {
             return Err(("uid", InvalidValue("uid 4294967295 means \"no user\": give a real one".into())));
         }
-        let mut seen = std::collections::BTreeSet::new();
-        if let Some(twice) = self.gpus.iter().find(|uuid| !seen.insert(*uuid)) {
+        let mut named = std::collections::BTreeSet::new();
+        if let Some(twice) = self.gpus.iter().find(|uuid| !named.insert(*uuid)) {
             return Err(("gpus", InvalidValue(format!("{twice} is named twice: name each GPU once"))));
         }
         let unseen = self.device_memory_limit.as_ref().filter(|_| !self.gpus.is_empty());
@@ -357,7 +357,7 @@ impl EffectiveThreads {
     /// Returns the SMs of a GPU that a client sees, if it is the same number on each.
     pub fn sms(&self) -> Option<u32> {
         let Some(first) = self.partitions.first() else { return self.predicted_sms };
-        self.partitions.iter().all(|one| one.sms == first.sms).then_some(first.sms)
+        self.partitions.iter().all(|partition| partition.sms == first.sms).then_some(first.sms)
     }
 }
 
@@ -488,16 +488,18 @@ mod tests {
         assert!(stays.check_expiry(i64::MAX).is_ok() && !stays.has_expired(i64::MAX));
         assert!(!serde_json::to_string(&stays).expect("JSON").contains("expires_at"), "it says nothing");
         let text = r#"{"daemon":"gpu0", "uid": 0,"expires_at":"2025-11-25T06:03:49.120+01:00"}"#;
-        let (expires, at) = (spec(text), 1_764_047_029_120);
-        assert_eq!(expires.expires_at, Some(at));
+        let (expires, expiry) = (spec(text), 1_764_047_029_120);
+        assert_eq!(expires.expires_at, Some(expiry));
         // A clock that is set back makes it live on.
-        for (now, has_expired) in [(at - 1, false), (at, true), (at + 1, true), (at - 86_400_000, false)] {
+        for (now, has_expired) in
+            [(expiry - 1, false), (expiry, true), (expiry + 1, true), (expiry - 86_400_000, false)]
+        {
             assert_eq!(
                 (expires.has_expired(now), expires.check_expiry(now).is_err()),
                 (has_expired, has_expired)
             );
         }
-        let (field, reason) = expires.check_expiry(at).expect_err("it has passed");
+        let (field, reason) = expires.check_expiry(expiry).expect_err("it has passed");
         assert_eq!(field, "expires_at");
         assert!(reason.to_string().starts_with("2025-11-25T05:03:49.120Z has passed"), "{reason}");
         let written = serde_json::to_value(&expires).expect("JSON");

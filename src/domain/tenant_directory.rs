@@ -46,8 +46,8 @@ mod tests {
     #[test]
     fn only_ten_hexadecimal_digits_name_a_directory() {
         assert_eq!(TenantDirectory::parse("0123456789").expect("digits").as_str(), "0123456789");
-        for other in ["", "012345678", "01234567890", "012345678A", "../../../..", ".link-0123"] {
-            assert!(TenantDirectory::parse(other).is_err(), "{other}");
+        for name in ["", "012345678", "01234567890", "012345678A", "../../../..", ".link-0123"] {
+            assert!(TenantDirectory::parse(name).is_err(), "{name}");
         }
     }
 }

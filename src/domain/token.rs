@@ -116,7 +116,7 @@ pub fn without_secrets(text: &str) -> Cow<'_, str> {
     for piece in text.split_inclusive(|letter| !is_part(letter)) {
         let word = piece.trim_end_matches(|letter| !is_part(letter));
         let (kept, end) = match word.find(PREFIX) {
-            Some(at) => (&word[..at + PREFIX.len()], "…"),
+            Some(start) => (&word[..start + PREFIX.len()], "…"),
             None if has_secret_digits(word) => ("", "…"),
             None => (word, ""),
         };

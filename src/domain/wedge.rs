@@ -90,8 +90,8 @@ pub struct ReplacedProcess {
 
 impl std::fmt::Display for ReplacedProcess {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let what = if self.is_daemon { "control daemon" } else { "server" };
-        write!(f, "{what} {} hung and was killed, so that new ones take clients again; ", self.pid)?;
+        let program = if self.is_daemon { "control daemon" } else { "server" };
+        write!(f, "{program} {} hung and was killed, so that new ones take clients again; ", self.pid)?;
         match self.working.as_deref() {
             None => f.write_str("which clients lost their work is not known")?,
             Some([]) => f.write_str("no client lost work")?,

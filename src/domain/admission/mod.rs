@@ -48,18 +48,18 @@ pub fn admit(
     same_user(daemon_name, daemon, tenants)?;
     for uuid in &daemon.gpus {
         let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == *uuid) else { continue };
-        let here: Vec<&(TenantName, TenantSpec)> =
+        let on_gpu: Vec<&(TenantName, TenantSpec)> =
             tenants.iter().filter(|(_, tenant)| tenant.sees(uuid)).collect();
         static_before_ampere(daemon_name, daemon, gpu)?;
-        before_volta(daemon_name, daemon, gpu, &here)?;
+        before_volta(daemon_name, daemon, gpu, &on_gpu)?;
         has_compute_mode(daemon_name, daemon, gpu)?;
-        within_gpu(gpu, &here)?;
+        within_gpu(gpu, &on_gpu)?;
         let ceiling = gpu.client_ceiling(ceiling);
         // Only of the one being written: one of before a driver of fewer clients must not be in the way of others.
         if let Some((name, clients)) =
             tenants.last().and_then(|(name, tenant)| Some((name, tenant.max_clients?)))
             && clients > ceiling
-            && here.iter().any(|(one, _)| one == name)
+            && on_gpu.iter().any(|(tenant, _)| tenant == name)
         {
             return Err(AdmissionError {
                 field: "max_clients",
@@ -67,8 +67,8 @@ pub fn admit(
             });
         }
         if daemon.reserves() {
-            memory_fits(daemon_name, daemon, gpu, &here)?;
-            clients_fit(daemon_name, gpu, &here, ceiling)?;
+            memory_fits(daemon_name, daemon, gpu, &on_gpu)?;
+            clients_fit(daemon_name, gpu, &on_gpu, ceiling)?;
         }
     }
     Ok(())
@@ -219,8 +219,8 @@ fn same_user(
 }
 
 /// Refuses a limit that no process could reach.
-fn within_gpu(gpu: &Gpu, here: &[&(TenantName, TenantSpec)]) -> Result<(), AdmissionError> {
-    for (name, tenant) in here {
+fn within_gpu(gpu: &Gpu, on_gpu: &[&(TenantName, TenantSpec)]) -> Result<(), AdmissionError> {
+    for (name, tenant) in on_gpu {
         if let Some(limit) = tenant.device_memory_limit.as_ref().and_then(|limit| limit.on(&gpu.uuid))
             && let Some(total) = gpu.memory_total.filter(|total| limit.bytes() > *total)
         {
@@ -242,13 +242,13 @@ fn memory_fits(
     daemon_name: &str,
     daemon: &DaemonSpec,
     gpu: &Gpu,
-    here: &[&(TenantName, TenantSpec)],
+    on_gpu: &[&(TenantName, TenantSpec)],
 ) -> Result<(), AdmissionError> {
     let Some(total) = gpu.memory_total else {
         return Err(AdmissionError { field: "daemon", detail: unreserved(gpu) });
     };
     let (mut reserved, mut terms) = (0_u64, Vec::new());
-    for (name, tenant) in here {
+    for (name, tenant) in on_gpu {
         let Some(limit) = tenant.memory_limit(daemon, &gpu.uuid) else {
             return Err(must_state(daemon_name, name, "device_memory_limit"));
         };
@@ -302,10 +302,10 @@ fn must_state(daemon: &str, tenant: &TenantName, field: &'static str) -> Admissi
 fn clients_fit(
     daemon_name: &str,
     gpu: &Gpu,
-    here: &[&(TenantName, TenantSpec)],
+    on_gpu: &[&(TenantName, TenantSpec)],
     ceiling: u32,
 ) -> Result<(), AdmissionError> {
-    let stated = || here.iter().filter_map(|(name, tenant)| Some((name, tenant.max_clients?)));
+    let stated = || on_gpu.iter().filter_map(|(name, tenant)| Some((name, tenant.max_clients?)));
     let clients: u64 = stated().map(|(_, clients)| u64::from(clients)).sum();
     if clients <= u64::from(ceiling) {
         return Ok(());
@@ -407,16 +407,17 @@ mod tests {
             daemon(&format!(r#","provisioning":{{"strategy":"none","expected_clients":{clients}}}"#))
         };
         for (major, version, most) in [(9, 48, 48), (9, 60, 60), (6, 48, 16), (6, 60, 16)] {
-            gpu.compute_capability = gpu.compute_capability.map(|seen| ComputeCapability { major, ..seen });
+            gpu.compute_capability =
+                gpu.compute_capability.map(|capability| ComputeCapability { major, ..capability });
             let gpus = [gpu.clone()];
-            let of_tenant = |clients| admit("gpu0", &daemon(""), &many(clients), &gpus, version);
-            assert!(of_tenant(most).is_ok());
-            assert_eq!(of_tenant(most + 1).expect_err("too many").field, "max_clients");
-            let of_daemon = |clients| expected_clients_fit("gpu0", &expects(clients), &gpus, version);
-            assert!(of_daemon(most).is_ok());
+            let admitted = |clients| admit("gpu0", &daemon(""), &many(clients), &gpus, version);
+            assert!(admitted(most).is_ok());
+            assert_eq!(admitted(most + 1).expect_err("too many").field, "max_clients");
+            let fitting = |clients| expected_clients_fit("gpu0", &expects(clients), &gpus, version);
+            assert!(fitting(most).is_ok());
             let fits_static = admit("gpu0", &daemon(r#","mode":"static""#), &[], &gpus, version);
             assert_eq!(fits_static.is_ok(), major >= 8, "{fits_static:?}");
-            let refused = of_daemon(most + 1).expect_err("too many").detail;
+            let refused = fitting(most + 1).expect_err("too many").detail;
             assert!(refused.contains(&format!("takes {most} ")), "{refused}");
         }
     }

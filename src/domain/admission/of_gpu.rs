@@ -62,10 +62,10 @@ pub(super) fn static_before_ampere(
 ) -> Result<(), AdmissionError> {
     match gpu.compute_capability.filter(|_| daemon.mode == Mode::Static && gpu.is_before_ampere()) {
         None => Ok(()),
-        Some(found) => Err(AdmissionError {
+        Some(capability) => Err(AdmissionError {
             field: "daemon",
             detail: format!(
-                "daemon {daemon_name} is in static mode, and GPU {} ({}) is of compute capability {found}: static partitions need 8.0 (Ampere) or \
+                "daemon {daemon_name} is in static mode, and GPU {} ({}) is of compute capability {capability}: static partitions need 8.0 (Ampere) or \
                  later; use mode shared",
                 gpu.index, gpu.name
             ),
@@ -79,7 +79,7 @@ pub(super) fn before_volta(
     daemon_name: &str,
     daemon: &DaemonSpec,
     gpu: &Gpu,
-    here: &[&(TenantName, TenantSpec)],
+    on_gpu: &[&(TenantName, TenantSpec)],
 ) -> Result<(), AdmissionError> {
     if !gpu.is_before_volta() {
         return Ok(());
@@ -88,25 +88,25 @@ pub(super) fn before_volta(
         |limit: &Option<DeviceMemoryLimit>| limit.as_ref().is_some_and(|limit| limit.on(&gpu.uuid).is_some());
     let divides =
         |share: Option<ThreadPercentage>| share.is_some_and(|share| share != ThreadPercentage::FULL);
-    let of_tenant = here.iter().find_map(|(name, tenant)| {
+    let tenant_field = on_gpu.iter().find_map(|(name, tenant)| {
         let field = match tenant {
-            one if limits(&one.device_memory_limit) => "device_memory_limit",
-            one if one.sms.is_some() => "sms",
-            one if divides(one.active_thread_percentage) => "active_thread_percentage",
+            tenant if limits(&tenant.device_memory_limit) => "device_memory_limit",
+            tenant if tenant.sms.is_some() => "sms",
+            tenant if divides(tenant.active_thread_percentage) => "active_thread_percentage",
             _ => return None,
         };
         Some((field, format!("tenant {name} has {field}")))
     });
     let defaults = &daemon.defaults;
-    let of_daemon = match daemon {
-        one if one.multi_user => Some("multi_user"),
+    let daemon_field = match daemon {
+        daemon if daemon.multi_user => Some("multi_user"),
         _ if limits(&defaults.device_memory_limit) => Some("defaults.device_memory_limit"),
         _ if divides(defaults.active_thread_percentage) => Some("defaults.active_thread_percentage"),
-        one if one.provisioning.strategy != ProvisioningStrategy::None => Some("provisioning"),
+        daemon if daemon.provisioning.strategy != ProvisioningStrategy::None => Some("provisioning"),
         _ => None,
     };
-    let of_daemon = of_daemon.map(|field| ("daemon", format!("daemon {daemon_name} has {field}")));
-    let Some((field, who)) = of_tenant.or(of_daemon) else { return Ok(()) };
+    let daemon_field = daemon_field.map(|field| ("daemon", format!("daemon {daemon_name} has {field}")));
+    let Some((field, who)) = tenant_field.or(daemon_field) else { return Ok(()) };
     let capability = gpu.compute_capability.map(|capability| capability.to_string()).unwrap_or_default();
     Err(AdmissionError {
         field,

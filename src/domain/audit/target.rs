@@ -48,9 +48,9 @@ impl Target {
         let below = shown.strip_prefix("/api/v1/").unwrap_or(&shown).trim_matches('/');
         let mut parts = below.split('/');
         let (kind, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let of_lease = parts.next() == Some("leases");
-        let lease = parts.next().filter(|_| of_lease).and_then(|id| ClientId::parse(id).ok());
-        let found = match kind {
+        let is_lease = parts.next() == Some("leases");
+        let lease = parts.next().filter(|_| is_lease).and_then(|id| ClientId::parse(id).ok());
+        let target = match kind {
             "daemons" => DaemonName::parse(name).map(Self::Daemon).ok(),
             "tenants" => TenantName::parse(name).ok().map(|name| match lease {
                 Some(holder) => Self::Lease(name, holder),
@@ -60,7 +60,7 @@ impl Target {
             "tokens" => TokenId::parse(name).map(Self::Token).ok(),
             _ => None,
         };
-        found.unwrap_or_else(|| Self::Other(below.to_owned()))
+        target.unwrap_or_else(|| Self::Other(below.to_owned()))
     }
 
     /// Returns the target with possible secrets removed, for an attempt that was refused: no object of that name need exist, so a

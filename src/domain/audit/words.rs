@@ -14,22 +14,22 @@ impl AuditRecord {
             [.., owner, last] => (last, owner),
             [] => return self.action.clone(),
         };
-        let one = |noun: &str| noun.strip_suffix('s').unwrap_or(noun).replace('-', " ");
+        let singular = |noun: &str| noun.strip_suffix('s').unwrap_or(noun).replace('-', " ");
         match (method, last) {
             ("POST", "session" | "login") => "log in".to_owned(),
             ("DELETE", "session") | ("POST", "logout") => "log out".to_owned(),
             ("DELETE", "maintenance") => "end maintenance".to_owned(),
             ("POST", "maintenance") => "begin maintenance".to_owned(),
             ("PUT", "spec") => "apply host file".to_owned(),
-            ("POST", "new") => format!("create {}", one(owner)),
+            ("POST", "new") => format!("create {}", singular(owner)),
             ("POST", noun) if noun.ends_with('s') && (owner.is_empty() || !noun.contains('-')) => {
-                format!("create {}", one(noun))
+                format!("create {}", singular(noun))
             }
             // Verbs of two words contain their object.
             ("POST", verb) if owner.is_empty() || verb.contains('-') => verb.replace('-', " "),
-            ("POST", verb) => format!("{verb} {}", one(owner)),
-            ("PUT", noun) => format!("set {}", one(noun)),
-            (method, noun) => format!("{} {}", method.to_lowercase(), one(noun)),
+            ("POST", verb) => format!("{verb} {}", singular(owner)),
+            ("PUT", noun) => format!("set {}", singular(noun)),
+            (method, noun) => format!("{} {}", method.to_lowercase(), singular(noun)),
         }
     }
 

@@ -100,9 +100,9 @@ pub fn gpu_device(gpu: &GpuUuid) -> String {
     format!("{GPU_KIND}={gpu}")
 }
 
-/// Lists the devices of the GPUs that are not among the `known` ones of [`GPU_KIND`]; `None` if all are.
-pub fn missing<'g>(known: &BTreeSet<String>, gpus: impl Iterator<Item = &'g GpuUuid>) -> Option<String> {
-    let missing = joined(gpus.filter(|gpu| !known.contains(gpu.as_str())).map(gpu_device), ", ");
+/// Lists the devices of the GPUs that are not among the `listed` ones of [`GPU_KIND`]; `None` if all are.
+pub fn missing<'g>(listed: &BTreeSet<String>, gpus: impl Iterator<Item = &'g GpuUuid>) -> Option<String> {
+    let missing = joined(gpus.filter(|gpu| !listed.contains(gpu.as_str())).map(gpu_device), ", ");
     (!missing.is_empty()).then_some(missing)
 }
 

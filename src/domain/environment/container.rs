@@ -26,22 +26,22 @@ pub struct ContainerAccess {
 
 impl ContainerAccess {
     /// Returns the access for a container of a tenant with these values; `set` are the variables that it is given.
-    pub fn of(mount: String, uid: u32, resolved: &Resolved, known: &[Gpu], set: &[(String, String)]) -> Self {
-        let gpus: Vec<&Gpu> = known.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
+    pub fn of(mount: String, uid: u32, resolved: &Resolved, host: &[Gpu], set: &[(String, String)]) -> Self {
+        let gpus: Vec<&Gpu> = host.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
         Self {
             mount,
             uid,
             gpus: resolved.gpus.clone(),
             host_ipc: gpus.iter().any(|gpu| gpu.is_before_volta()),
-            defaults: defaults(resolved, known, set),
+            defaults: defaults(resolved, host, set),
         }
     }
 }
 
 /// Returns neutral values for the managed variables that are not among `set`.
-pub fn defaults(resolved: &Resolved, known: &[Gpu], set: &[(String, String)]) -> BTreeMap<String, String> {
-    let gpus: Vec<&Gpu> = known.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
-    let unset = MANAGED.iter().filter(|name| set.iter().all(|(known, _)| known != *name));
+pub fn defaults(resolved: &Resolved, host: &[Gpu], set: &[(String, String)]) -> BTreeMap<String, String> {
+    let gpus: Vec<&Gpu> = host.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
+    let unset = MANAGED.iter().filter(|name| set.iter().all(|(given, _)| given != *name));
     unset.map(|name| ((*name).to_owned(), default_of(name, &gpus))).collect()
 }
 

@@ -249,7 +249,9 @@ mod tests {
     fn container_options_survive_a_shell() {
         for value in ["plain", "", "two words", "it's", "$HOME", "GPU-1=4096M,GPU-2=4096M", "a\nb"] {
             let words = through_a_shell(&as_container_options(&one(value), &container()));
-            let after = |word: &str| words.iter().position(|one| one == word).map(|at| words[at + 1].clone());
+            let after = |word: &str| {
+                words.iter().position(|other| other == word).map(|index| words[index + 1].clone())
+            };
             assert_eq!(after("--env").as_deref(), Some(format!("X={value}").as_str()), "the tenant's wins");
             assert_eq!(words.last().map(String::as_str), Some("Y=100"));
             assert_eq!(after("--user").as_deref(), Some("7"));
@@ -348,17 +350,17 @@ mod tests {
             let out = shell.output().expect("sh runs");
             String::from_utf8_lossy(&out.stdout).into_owned()
         };
-        let ours = "/run/tenants/0123456789:/run/tenants/0123456789:ro";
-        assert_eq!(bound(None), format!("{ours}|{ours}|it's|100|"));
-        let mut earlier = ours.replace('9', "8");
+        let bind = "/run/tenants/0123456789:/run/tenants/0123456789:ro";
+        assert_eq!(bound(None), format!("{bind}|{bind}|it's|100|"));
+        let mut earlier = bind.replace('9', "8");
         for name in ["APPTAINER_BIND", "SINGULARITY_BIND"] {
             let before = format!("/my data,{earlier},/scratch:/s:ro");
             let now = bound(Some((name, &before)));
-            let kept = format!("/my data,/scratch:/s:ro,{ours}");
+            let kept = format!("/my data,/scratch:/s:ro,{bind}");
             assert_eq!(now, format!("{kept}|{kept}|it's|100|"), "{name}");
         }
         earlier.push(',');
-        assert!(bound(Some(("APPTAINER_BIND", &earlier))).starts_with(&format!("{ours}|")), "no empty entry");
+        assert!(bound(Some(("APPTAINER_BIND", &earlier))).starts_with(&format!("{bind}|")), "no empty entry");
         let odd = ContainerAccess { mount: "/run/a,b/0123456789".into(), ..container() };
         assert_eq!(as_apptainer(&one("1"), &odd), None, "it would be two");
     }

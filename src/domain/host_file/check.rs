@@ -101,9 +101,9 @@ impl HostFile {
 
 /// Refuses two names that differ only in hyphens and underscores.
 fn namesakes<'n>(faults: &mut FileErrors, kind: &str, names: impl Iterator<Item = (String, &'n str)>) {
-    let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+    let mut folded_names: BTreeMap<String, &str> = BTreeMap::new();
     for (folded, name) in names {
-        if let Some(other) = seen.insert(folded, name) {
+        if let Some(other) = folded_names.insert(folded, name) {
             faults.add(
                 format!("/{kind}s/{name}"),
                 format!(
@@ -139,14 +139,14 @@ pub fn resolve(
             }
         }
     }
-    let of_templates = on_host(&file.templates, &spec.daemons, gpus);
-    for (pointer, reason) in of_templates.errors {
+    let templates = on_host(&file.templates, &spec.daemons, gpus);
+    for (pointer, reason) in templates.errors {
         // The file may be valid on GPUs with more memory.
         faults.conflict = true;
         faults.add(pointer, reason);
     }
     let warning = |(pointer, reason)| Invalid { pointer, reason: InvalidValue(reason) };
-    spec.warnings = of_templates.warnings.into_iter().map(warning).collect();
+    spec.warnings = templates.warnings.into_iter().map(warning).collect();
     one_daemon_a_gpu(&mut faults, &spec, stored, gpus, prune);
     for (name, tenant) in &file.tenants {
         let within = |field: &str| format!("/tenants/{name}/{field}");
@@ -202,15 +202,15 @@ fn one_daemon_a_gpu(
 ) {
     let mut holders: BTreeMap<&GpuUuid, (&DaemonName, bool)> = BTreeMap::new();
     // A daemon that is pruned is stopped first and releases its GPUs.
-    let of_host = stored.daemons.iter().filter(|(name, _)| !prune && !spec.daemons.contains_key(*name));
-    for (name, daemon) in of_host.filter(|(_, daemon)| daemon.management == Management::Managed) {
+    let staying = stored.daemons.iter().filter(|(name, _)| !prune && !spec.daemons.contains_key(*name));
+    for (name, daemon) in staying.filter(|(_, daemon)| daemon.management == Management::Managed) {
         holders.extend(daemon.gpus.iter().map(|gpu| (gpu, (name, false))));
     }
     for (name, daemon) in spec.daemons.iter().filter(|(_, daemon)| daemon.management == Management::Managed) {
         for gpu in &daemon.gpus {
             let Some((other, in_file)) = holders.insert(gpu, (name, true)) else { continue };
-            let shown = gpus.iter().find(|known| known.uuid == *gpu && known.present);
-            let shown = shown.map_or_else(|| gpu.to_string(), |known| format!("{} ({gpu})", known.index));
+            let shown = gpus.iter().find(|listed| listed.uuid == *gpu && listed.present);
+            let shown = shown.map_or_else(|| gpu.to_string(), |listed| format!("{} ({gpu})", listed.index));
             let (place, remedy) = if in_file {
                 ("", "give it to one of them")
             } else {
@@ -258,8 +258,8 @@ fn bound(
         .ok()?;
     let mut given = GpuMap::new();
     for (role, gpu) in &binding.gpu_map {
-        let found = gpu.resolve(gpus).map(|gpu| gpu.uuid.clone());
-        given.insert(*role, faults.take(within(&format!("/gpu_map/{role}")), found)?);
+        let uuid = gpu.resolve(gpus).map(|gpu| gpu.uuid.clone());
+        given.insert(*role, faults.take(within(&format!("/gpu_map/{role}")), uuid)?);
     }
     let map = map_roles(layout, &given, &daemon.gpus, gpus);
     let gpu_map = faults.take(within("/gpu_map"), map)?;
@@ -285,7 +285,7 @@ fn version_of<'s>(
     };
     if let Some(version) = binding.version {
         let wanted = wanted(version);
-        let found = stored.content(&wanted).ok_or_else(|| {
+        let content = stored.content(&wanted).ok_or_else(|| {
             let reason = format!(
                 "there is no layout {wanted} on the host: leave version out for the layout as the file has it"
             );
@@ -294,7 +294,7 @@ fn version_of<'s>(
         if prune && !spec.layouts.contains_key(name) {
             return Err(("/layout", pruned()));
         }
-        return Ok((wanted, found));
+        return Ok((wanted, content));
     }
     match (spec.layouts.get(name), newest) {
         (Some((layout, _)), Some(newest)) if newest.layout == *layout => Ok((wanted(newest.version), layout)),
@@ -324,8 +324,8 @@ pub fn fits(
         let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == *uuid) else { continue };
         let (Some(sms), Some(capability)) = (gpu.sms, gpu.compute_capability) else { continue };
         let alike = gpus.iter().filter(|other| other.name == gpu.name && other.sms == gpu.sms);
-        let of_kind = alike.filter_map(|other| counted.get(&other.uuid)).min();
-        let most = counted.get(uuid).or(of_kind).copied().unwrap_or(sms / capability.chunk_sms());
+        let alike_count = alike.filter_map(|other| counted.get(&other.uuid)).min();
+        let most = counted.get(uuid).or(alike_count).copied().unwrap_or(sms / capability.chunk_sms());
         let needed = peak(&steps, uuid);
         if needed > most {
             return Err(InvalidValue(format!(

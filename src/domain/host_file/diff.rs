@@ -96,7 +96,7 @@ impl HostChange {
     /// Returns true if a running daemon is restarted for it.
     fn restarts(&self) -> bool {
         (self.kind, self.action) == (HostObjectKind::Daemon, HostChangeAction::Change)
-            && self.fields.iter().any(|one| matches!(one.field.as_str(), "gpus" | "mode" | "multi_user"))
+            && self.fields.iter().any(|field| matches!(field.field.as_str(), "gpus" | "mode" | "multi_user"))
     }
 }
 
@@ -130,21 +130,21 @@ fn write_steps(
 /// order.
 pub fn changes(desired: &HostSpec, stored: &StoredHost, gpus: &[Gpu], prune: bool) -> Vec<HostChange> {
     let none = Map::new();
-    let mut found = Vec::new();
+    let mut changes = Vec::new();
     for (name, (layout, _)) in &desired.layouts {
         let before = stored.layouts.get(name).map(|newest| &newest.layout);
         let (old, new) = (before.map(layout_fields), layout_fields(layout));
-        found.extend(change(HostObjectKind::Layout, name, before == Some(layout), old, &new));
+        changes.extend(change(HostObjectKind::Layout, name, before == Some(layout), old, &new));
     }
     for (name, spec) in &desired.daemons {
         let before = stored.daemons.get(name).map(|daemon| DaemonSpec { layout: None, ..daemon.clone() });
         let (old, new) = (before.as_ref().map(|spec| daemon_fields(spec, gpus)), daemon_fields(spec, gpus));
-        found.extend(change(HostObjectKind::Daemon, name, before.as_ref() == Some(spec), old, &new));
+        changes.extend(change(HostObjectKind::Daemon, name, before.as_ref() == Some(spec), old, &new));
     }
     for (name, spec) in &desired.tenants {
         let before = stored.tenants.get(name);
         let (old, new) = (before.map(|spec| tenant_fields(spec, gpus)), tenant_fields(spec, gpus));
-        found.extend(change(HostObjectKind::Tenant, name, before == Some(spec), old, &new));
+        changes.extend(change(HostObjectKind::Tenant, name, before == Some(spec), old, &new));
     }
     for (name, active) in &desired.bindings {
         let daemon = desired.daemons.get(name).or_else(|| stored.daemons.get(name));
@@ -158,7 +158,7 @@ pub fn changes(desired: &HostSpec, stored: &StoredHost, gpus: &[Gpu], prune: boo
         };
         let old = before.map(|(active, daemon)| shown(active, daemon));
         let is_same = before.is_some_and(|(before, _)| before == active);
-        found.extend(change(HostObjectKind::Binding, name, is_same, old, &shown(active, daemon)));
+        changes.extend(change(HostObjectKind::Binding, name, is_same, old, &shown(active, daemon)));
     }
     if prune {
         let deleted = |kind, name: &dyn std::fmt::Display| HostChange {
@@ -172,19 +172,19 @@ pub fn changes(desired: &HostSpec, stored: &StoredHost, gpus: &[Gpu], prune: boo
                 && desired.daemons.contains_key(*name)
                 && !desired.bindings.contains_key(*name)
         });
-        found.extend(unbound.map(|(name, _)| deleted(HostObjectKind::Binding, name)));
+        changes.extend(unbound.map(|(name, _)| deleted(HostObjectKind::Binding, name)));
         // A tenant that expires goes by itself, and is in no file; it goes now if its daemon does.
         let stays =
             |spec: &TenantSpec| spec.expires_at.is_some() && desired.daemons.contains_key(&spec.daemon);
         let tenants = stored.tenants.iter();
         let tenants = tenants.filter(|(name, spec)| !desired.tenants.contains_key(*name) && !stays(spec));
-        found.extend(tenants.map(|(name, _)| deleted(HostObjectKind::Tenant, name)));
+        changes.extend(tenants.map(|(name, _)| deleted(HostObjectKind::Tenant, name)));
         let daemons = stored.daemons.keys().filter(|name| !desired.daemons.contains_key(*name));
-        found.extend(daemons.map(|name| deleted(HostObjectKind::Daemon, name)));
+        changes.extend(daemons.map(|name| deleted(HostObjectKind::Daemon, name)));
         let layouts = stored.layouts.keys().filter(|name| !desired.layouts.contains_key(*name));
-        found.extend(layouts.map(|name| deleted(HostObjectKind::Layout, name)));
+        changes.extend(layouts.map(|name| deleted(HostObjectKind::Layout, name)));
     }
-    found
+    changes
 }
 
 fn change(

@@ -58,8 +58,8 @@ pub fn export(stored: &StoredHost, gpus: &[Gpu]) -> ExportedHost {
 
 /// Returns the name that people use for a GPU: its index, or its UUID if it is missing and has no index.
 fn gpu_name(uuid: &GpuUuid, gpus: &[Gpu]) -> GpuRef {
-    let found = gpus.iter().find(|gpu| gpu.uuid == *uuid && gpu.present);
-    GpuRef(found.map_or_else(|| uuid.to_string(), |gpu| gpu.index.to_string()))
+    let gpu = gpus.iter().find(|gpu| gpu.uuid == *uuid && gpu.present);
+    GpuRef(gpu.map_or_else(|| uuid.to_string(), |gpu| gpu.index.to_string()))
 }
 
 /// Returns the binding of a daemon's layout. It names GPUs only if the layout's content does not imply them.

@@ -57,10 +57,10 @@ fn uniform() -> ProvisioningStrategy {
 impl DaemonTemplate {
     /// Returns the number of clients of a GPU, and the memory of each.
     fn on(&self, gpu: &Gpu) -> (u32, Option<MemoryLimit>) {
-        let other = self.gpu_models.get(&gpu.name).copied().unwrap_or_default();
+        let model = self.gpu_models.get(&gpu.name).copied().unwrap_or_default();
         (
-            other.clients_per_gpu.unwrap_or(self.clients_per_gpu),
-            other.device_memory_limit.or(self.device_memory_limit),
+            model.clients_per_gpu.unwrap_or(self.clients_per_gpu),
+            model.device_memory_limit.or(self.device_memory_limit),
         )
     }
 
@@ -98,8 +98,8 @@ impl DaemonTemplate {
     }
 }
 
-fn stated(what: &str) -> String {
-    format!("the daemon states {what}, and so does its template: take it out of one of them")
+fn stated(setting: &str) -> String {
+    format!("the daemon states {setting}, and so does its template: take it out of one of them")
 }
 
 /// The templates of a file.
@@ -129,11 +129,11 @@ pub(super) fn faults_of(
             }
         }
         let own = (format!("/templates/{name}"), Some(template.clients_per_gpu));
-        let of_models = template
+        let models = template
             .gpu_models
             .iter()
-            .map(|(model, other)| (within_model(name, model), other.clients_per_gpu));
-        for (place, clients) in std::iter::once(own).chain(of_models) {
+            .map(|(model, settings)| (within_model(name, model), settings.clients_per_gpu));
+        for (place, clients) in std::iter::once(own).chain(models) {
             let provisioning = Provisioning { strategy: template.strategy, expected_clients: clients };
             if let Err((_, why)) = provisioning.check() {
                 faults.push((
@@ -249,9 +249,9 @@ fn within_model(template: &TemplateName, model: &str) -> String {
 
 /// Returns the warning for an unknown model. A file may be for several hosts, so a model that this one lacks is no error.
 fn unknown_model(model: &str, models: &BTreeSet<&str>) -> String {
-    let near = models.iter().find(|known| is_near(model, known));
+    let near = models.iter().find(|existing| is_near(model, existing));
     let remedy = match near {
-        Some(known) => format!("if {known} is meant, write that"),
+        Some(existing) => format!("if {existing} is meant, write that"),
         None => "check the name, unless it is for other hosts".to_owned(),
     };
     let models: Vec<&str> = models.iter().copied().collect();
@@ -270,10 +270,10 @@ fn wrong_letters(word: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (above, letter) in word.chars().enumerate() {
         let mut diagonal = std::mem::replace(&mut row[0], above + 1);
-        for (at, of_other) in other.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != *of_other);
-            diagonal = row[at + 1];
-            row[at + 1] = replaced.min(row[at] + 1).min(diagonal + 1);
+        for (column, other_letter) in other.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != *other_letter);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(row[column] + 1).min(diagonal + 1);
         }
     }
     row[other.len()]

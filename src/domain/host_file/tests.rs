@@ -70,8 +70,8 @@ fn shown(changes: &[HostChange]) -> Vec<String> {
 fn files_of_others_are_recognised() {
     let plugin = "version: v1\nflags:\n  migStrategy: none\nsharing:\n  mps:\n    resources:\n    - name: nvidia.com/gpu\n      replicas: 4\n";
     let refused = text::read(plugin, LayoutFormat::Yaml).expect_err("another format");
-    let said = refused[0].reason.to_string();
-    assert!(said.contains("NVIDIA's device plugin") && said.contains("unknown field flags"), "{said}");
+    let reason = refused[0].reason.to_string();
+    assert!(reason.contains("NVIDIA's device plugin") && reason.contains("unknown field flags"), "{reason}");
     let refused =
         text::read("apiVersion: v1\nkind: ConfigMap\ndata: {}\n", LayoutFormat::Yaml).expect_err("a wrapper");
     assert!(refused[0].reason.to_string().starts_with("this is a ConfigMap"), "{refused:?}");
@@ -153,12 +153,12 @@ fn changes_are_listed_field_by_field() {
     assert_eq!(on(FILE, &stored).expect("no changes"), []);
     let mut stored =
         StoredHost { next_versions: BTreeMap::from([(LayoutName::parse("halves").unwrap(), 2)]), ..stored };
-    let other = FILE
+    let edited = FILE
         .replace("4G", "8G")
         .replace("chunks: 7}", "chunks: 8}")
         .replace("[0]}", "[0], schedulable: false}");
     assert_eq!(
-        shown(&on(&other, &stored).expect("changes"))[1..],
+        shown(&on(&edited, &stored).expect("changes"))[1..],
         [
             "~ daemon gpu0|    ~ schedulable: (default) -> false",
             "~ tenant web|    ~ device_memory_limit: \"4G\" -> \"8G\"",
@@ -220,9 +220,9 @@ fn default_gpu_map_is_no_change() {
     let stored = applied(&resolve(&read(&text), &empty, &gpus(), false).expect("a good file"), &empty);
     let next_versions = BTreeMap::from([(LayoutName::parse("halves").unwrap(), 2)]);
     let stored = StoredHost { next_versions, ..stored };
-    let other = text.replace("chunks: 7}", "chunks: 8}");
+    let edited = text.replace("chunks: 7}", "chunks: 8}");
     assert_eq!(
-        shown(&on(&other, &stored).expect("changes"))[1..],
+        shown(&on(&edited, &stored).expect("changes"))[1..],
         ["~ binding gpu0|    ~ layout: \"halves version 1\" -> \"halves version 2\""]
     );
 }

@@ -30,7 +30,7 @@ pub fn read(text: &str, format: LayoutFormat) -> Result<HostFile, Vec<Invalid>> 
 
 /// Recognizes a file of another program in a text that could not be read as a host file, and returns a hint for the refusal.
 fn other_format(text: &str) -> Option<&'static str> {
-    let has = |line: &str| text.lines().any(|one| one.trim() == line);
+    let has = |line: &str| text.lines().any(|written| written.trim() == line);
     if has("kind: ConfigMap") {
         return Some("this is a ConfigMap of Kubernetes: give the file that its data holds");
     }

@@ -104,12 +104,12 @@ impl de::Error for InvalidJsonValue {
         Self::new(message)
     }
 
-    fn invalid_type(found: de::Unexpected<'_>, wanted: &dyn de::Expected) -> Self {
-        Self::not(&unexpected(found), wanted)
+    fn invalid_type(value: de::Unexpected<'_>, wanted: &dyn de::Expected) -> Self {
+        Self::not(&unexpected(value), wanted)
     }
 
-    fn invalid_value(found: de::Unexpected<'_>, wanted: &dyn de::Expected) -> Self {
-        Self::not(&unexpected(found), wanted)
+    fn invalid_value(value: de::Unexpected<'_>, wanted: &dyn de::Expected) -> Self {
+        Self::not(&unexpected(value), wanted)
     }
 
     fn invalid_length(length: usize, wanted: &dyn de::Expected) -> Self {
@@ -121,12 +121,12 @@ impl de::Error for InvalidJsonValue {
     }
 
     fn unknown_field(field: &str, fields: &'static [&'static str]) -> Self {
-        let known = if fields.is_empty() {
+        let takes = if fields.is_empty() {
             "this takes no fields".to_owned()
         } else {
             format!("this takes {}", fields.join(", "))
         };
-        Self::new(format_args!("unknown field {}: {known}", cut(field)))
+        Self::new(format_args!("unknown field {}: {takes}", cut(field)))
     }
 
     fn missing_field(field: &'static str) -> Self {
@@ -144,12 +144,12 @@ pub fn missing_field(detail: &str) -> Option<&str> {
 }
 
 fn one_of(accepted: &[&str]) -> String {
-    let accepted: Vec<String> = accepted.iter().map(|one| format!("{one:?}")).collect();
+    let accepted: Vec<String> = accepted.iter().map(|word| format!("{word:?}")).collect();
     match accepted.as_slice() {
         [] => "nothing".to_owned(),
         [only] => only.clone(),
         [first, second] => format!("{first} or {second}"),
-        [others @ .., last] => format!("one of {} and {last}", others.join(", ")),
+        [rest @ .., last] => format!("one of {} and {last}", rest.join(", ")),
     }
 }
 
@@ -165,8 +165,8 @@ fn cut(text: &str) -> String {
     }
 }
 
-fn unexpected(found: de::Unexpected<'_>) -> String {
-    match found {
+fn unexpected(value: de::Unexpected<'_>) -> String {
+    match value {
         de::Unexpected::Bool(value) => value.to_string(),
         de::Unexpected::Unsigned(value) => value.to_string(),
         de::Unexpected::Signed(value) => value.to_string(),
@@ -284,7 +284,7 @@ mod tests {
     fn refusal(text: &str) -> (String, String) {
         match read::<Thing>(text.as_bytes()) {
             Err(Unreadable::Refused(InvalidJsonValue { pointer, detail })) => (pointer, detail),
-            other => panic!("{text}: {other:?}"),
+            result => panic!("{text}: {result:?}"),
         }
     }
 

@@ -93,7 +93,7 @@ impl<'de> Deserializer<'de> for Node {
                 None => visitor.visit_f64(number.as_f64().unwrap_or(f64::NAN)),
             },
             Self::Text(text) | Self::Word(text) => visitor.visit_string(text),
-            Self::List(items) => visitor.visit_seq(Items { items: items.into_iter(), at: 0 }),
+            Self::List(items) => visitor.visit_seq(Items { items: items.into_iter(), index: 0 }),
             Self::Object(fields) => {
                 refuse_repeated_names(&fields)?;
                 visitor.visit_map(Fields { fields: fields.into_iter(), value: None })
@@ -126,7 +126,7 @@ impl<'de> Deserializer<'de> for Node {
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         match self {
             Self::Text(text) | Self::Word(text) => visitor.visit_string(text),
-            other => Err(other.not("a text")),
+            node => Err(node.not("a text")),
         }
     }
 
@@ -137,7 +137,7 @@ impl<'de> Deserializer<'de> for Node {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         match self {
             Self::List(_) => self.deserialize_any(visitor),
-            other => Err(other.not("a list")),
+            node => Err(node.not("a list")),
         }
     }
 
@@ -157,7 +157,7 @@ impl<'de> Deserializer<'de> for Node {
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         match self {
             Self::Object(_) => self.deserialize_any(visitor),
-            other => Err(other.not("an object")),
+            node => Err(node.not("an object")),
         }
     }
 
@@ -173,7 +173,7 @@ impl<'de> Deserializer<'de> for Node {
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         match self {
             Self::Null => visitor.visit_none(),
-            other => visitor.visit_some(other),
+            node => visitor.visit_some(node),
         }
     }
 
@@ -192,14 +192,14 @@ impl<'de> Deserializer<'de> for Node {
         visitor: V,
     ) -> Result<V::Value, InvalidJsonValue> {
         let wanted = one_of(variants);
-        let known = |name: &str| variants.contains(&name);
+        let is_variant = |name: &str| variants.contains(&name);
         let chosen = match self {
-            Self::Text(name) | Self::Word(name) if known(&name) => Chosen { name, value: None, wanted },
-            Self::Object(mut fields) if fields.len() == 1 && known(&fields[0].0) => {
+            Self::Text(name) | Self::Word(name) if is_variant(&name) => Chosen { name, value: None, wanted },
+            Self::Object(mut fields) if fields.len() == 1 && is_variant(&fields[0].0) => {
                 let (name, value) = fields.remove(0);
                 Chosen { name, value: Some(value), wanted }
             }
-            other => return Err(other.not(wanted)),
+            node => return Err(node.not(wanted)),
         };
         visitor.visit_enum(chosen)
     }
@@ -213,8 +213,8 @@ impl<'de> Deserializer<'de> for Node {
 
 /// Refuses a name that occurs twice: a map would keep its last value and silently drop the others.
 fn refuse_repeated_names(fields: &[(String, Node)]) -> Result<(), InvalidJsonValue> {
-    let mut seen = HashSet::with_capacity(fields.len());
-    match fields.iter().find(|(name, _)| !seen.insert(name.as_str())) {
+    let mut names = HashSet::with_capacity(fields.len());
+    match fields.iter().find(|(name, _)| !names.insert(name.as_str())) {
         Some((name, _)) => {
             Err(InvalidJsonValue::new(format_args!("{} is given twice: give it once", cut(name)))
                 .inside(name))
@@ -225,7 +225,7 @@ fn refuse_repeated_names(fields: &[(String, Node)]) -> Result<(), InvalidJsonVal
 
 struct Items {
     items: std::vec::IntoIter<Node>,
-    at: usize,
+    index: usize,
 }
 
 impl<'de> SeqAccess<'de> for Items {
@@ -236,9 +236,9 @@ impl<'de> SeqAccess<'de> for Items {
         seed: T,
     ) -> Result<Option<T::Value>, InvalidJsonValue> {
         let Some(item) = self.items.next() else { return Ok(None) };
-        let at = self.at;
-        self.at += 1;
-        seed.deserialize(item).map(Some).map_err(|refusal| refusal.inside(&at.to_string()))
+        let index = self.index;
+        self.index += 1;
+        seed.deserialize(item).map(Some).map_err(|refusal| refusal.inside(&index.to_string()))
     }
 
     fn size_hint(&self) -> Option<usize> {

@@ -102,11 +102,11 @@ impl AppliedLayout {
         run: &PartitionRun,
         active: &ActiveLayout,
         layout: &Layout,
-        known: Option<&Self>,
+        stored: Option<&Self>,
     ) -> Result<Option<Self>, InvalidValue> {
         let version = active.version_ref();
         let given = run.given(&version, &layout.resolve(&active.gpu_map)?);
-        if given.is_none() || known.is_some_and(|known| known.is_of(active)) {
+        if given.is_none() || stored.is_some_and(|stored| stored.is_of(active)) {
             return Ok(None);
         }
         let (gpu_map, record) = (active.gpu_map.clone(), run.record.clone());
@@ -164,10 +164,10 @@ impl DesiredLayout {
 }
 
 /// Returns the SMs of a chunk of each wanted GPU whose compute capability is known.
-pub fn chunk_sms<'g>(known: &[Gpu], wanted: impl Iterator<Item = &'g GpuUuid>) -> BTreeMap<GpuUuid, u32> {
+pub fn chunk_sms<'g>(host: &[Gpu], wanted: impl Iterator<Item = &'g GpuUuid>) -> BTreeMap<GpuUuid, u32> {
     wanted
         .filter_map(|uuid| {
-            let gpu = known.iter().find(|gpu| gpu.uuid == *uuid)?;
+            let gpu = host.iter().find(|gpu| gpu.uuid == *uuid)?;
             Some((uuid.clone(), gpu.compute_capability?.chunk_sms()))
         })
         .collect()

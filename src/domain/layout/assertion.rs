@@ -134,12 +134,12 @@ pub fn differences(asserted: &Asserted<'_>) -> Vec<LayoutDifference> {
     let Asserted { active, steps, expected, spec, run, present } = *asserted;
     let nothing = Record::default();
     let record = run.map_or(&nothing, |run| &run.record);
-    let mut found: Vec<LayoutDifference> = spec_difference(active, spec).into_iter().collect();
+    let mut differences: Vec<LayoutDifference> = spec_difference(active, spec).into_iter().collect();
     if run.is_some_and(|run| run.before.is_some()) {
         let message = "steps that change partitions are under way, or were cut short".to_owned();
-        found.push(LayoutDifference::general(DifferenceKind::Unfinished, message));
+        differences.push(LayoutDifference::general(DifferenceKind::Unfinished, message));
     }
-    let before = found.len();
+    let before = differences.len();
     let stays: Vec<(usize, &ResolvedStep)> = final_steps(steps).collect();
     let expected = |name: &PartitionName| {
         let (number, _) = stays.iter().find(|(_, step)| step.partition == *name)?;
@@ -160,7 +160,7 @@ pub fn differences(asserted: &Asserted<'_>) -> Vec<LayoutDifference> {
             made.0.push(RecordedStep { chunks: *chunks, ..(*taken).clone() });
         } else {
             let message = format!("partition {partition} of {} is not on {gpu}", counted(*chunks, "chunk"));
-            found.push(about(DifferenceKind::Missing, gpu, partition, None, message));
+            differences.push(about(DifferenceKind::Missing, gpu, partition, None, message));
         }
     }
     let on_its_gpus = present.iter().filter(|gpu| steps.iter().any(|step| step.gpu == gpu.gpu));
@@ -169,7 +169,7 @@ pub fn differences(asserted: &Asserted<'_>) -> Vec<LayoutDifference> {
         let as_made = drift.iter().all(|drift| (&drift.gpu, &drift.id) != (gpu, id));
         if let Some(recorded) = expected(partition).filter(|recorded| as_made && *recorded != id) {
             let message = format!("partition {partition} has the ID {id}, and {recorded} is recorded");
-            found.push(about(DifferenceKind::OtherId, gpu, partition, Some(id.clone()), message));
+            differences.push(about(DifferenceKind::OtherId, gpu, partition, Some(id.clone()), message));
         }
     }
     for drift in drift {
@@ -177,13 +177,13 @@ pub fn differences(asserted: &Asserted<'_>) -> Vec<LayoutDifference> {
         let taken = live.values().find(|taken| (&taken.gpu, &taken.id) == (&drift.gpu, &drift.id));
         let partition = drift.partition.clone().or_else(|| taken.map(|taken| taken.partition.clone()));
         let expected = partition.as_ref().and_then(expected).cloned();
-        found.push(LayoutDifference { expected, ..PartitionDrift { partition, ..drift }.into() });
+        differences.push(LayoutDifference { expected, ..PartitionDrift { partition, ..drift }.into() });
     }
-    if found.len() == before && !record.is_of(steps) {
+    if differences.len() == before && !record.is_of(steps) {
         let message = "the partitions are there, but were made by other steps than the layout's".to_owned();
-        found.push(LayoutDifference::general(DifferenceKind::OtherSteps, message));
+        differences.push(LayoutDifference::general(DifferenceKind::OtherSteps, message));
     }
-    found
+    differences
 }
 
 /// Returns the differences between a daemon and a layout of thread percentages: its spec, the shares that are in force, and the
@@ -197,9 +197,9 @@ pub fn share_differences(
     let layout = status.layout.iter().filter(|layout| layout.state == LayoutState::Applied);
     let in_force: Vec<_> = layout
         .flat_map(|layout| &layout.partitions)
-        .map(|known| (&known.partition, &known.gpu, known.percentage))
+        .map(|applied| (&applied.partition, &applied.gpu, applied.percentage))
         .collect();
-    let servers = status.effective.iter().flat_map(|seen| &seen.servers);
+    let servers = status.effective.iter().flat_map(|effective| &effective.servers);
     let held = servers.filter_map(|server| server.active_thread_percentage).min();
     let difference = |share: &PlannedShare| {
         let PlannedShare { partition, gpu, sms, percentage, .. } = share;
@@ -247,7 +247,7 @@ mod tests {
     }
 
     fn listed(ids: &[(&str, u32)]) -> Vec<GpuPartitions> {
-        let one = |(text, chunks): &(&str, u32)| ListedPartition {
+        let partition = |(text, chunks): &(&str, u32)| ListedPartition {
             id: id(text),
             chunks: *chunks,
             sms: chunks * 8,
@@ -260,7 +260,7 @@ mod tests {
             used_chunks: 0,
             free_sms: 0,
             used_sms: 0,
-            partitions: ids.iter().map(one).collect(),
+            partitions: ids.iter().map(partition).collect(),
         }]
     }
 
@@ -308,9 +308,9 @@ mod tests {
             assert_eq!(kinds(&Asserted { present: &listed(&ids), ..asserted }), [kind], "{ids:?}");
         }
         let elsewhere = [id("o"), id("v"), id("o"), id("b")];
-        let found = differences(&Asserted { expected: Some(&elsewhere), ..asserted });
+        let differing = differences(&Asserted { expected: Some(&elsewhere), ..asserted });
         assert_eq!(
-            (found[0].kind, &found[0].expected, &found[0].got),
+            (differing[0].kind, &differing[0].expected, &differing[0].got),
             (OtherId, &Some(id("v")), &Some(id("w")))
         );
         assert_eq!(kinds(&Asserted { run: None, ..asserted }), [Missing, Missing, Unknown, Unknown]);
@@ -321,7 +321,8 @@ mod tests {
         assert_eq!(kinds(&Asserted { run: Some(&direct), ..asserted }), [OtherSteps]);
         // One that an earlier step has made and a later one should have removed.
         let cut = run(Record(vec![record.0[0].clone(), record.0[1].clone()]));
-        let seen = kinds(&Asserted { run: Some(&cut), present: &listed(&[("o", 1), ("w", 7)]), ..asserted });
-        assert_eq!(seen, [Missing, Unknown]);
+        let cut_kinds =
+            kinds(&Asserted { run: Some(&cut), present: &listed(&[("o", 1), ("w", 7)]), ..asserted });
+        assert_eq!(cut_kinds, [Missing, Unknown]);
     }
 }

@@ -116,7 +116,7 @@ impl Blocked {
     pub fn in_words(&self, recreate: &str) -> String {
         match self {
             Self::MadeAgain { partition, gpu, id } => made_again(partition, gpu, id, recreate),
-            other => other.to_string(),
+            reason => reason.to_string(),
         }
     }
 

@@ -57,13 +57,13 @@ impl DocumentKind {
             return Ok(());
         }
         let number = |text: &str| text.strip_prefix('v').and_then(|digits| digits.parse::<u32>().ok());
-        let newer = number(version).zip(number(self.version)).is_some_and(|(given, known)| given > known);
+        let newer = number(version).zip(number(self.version)).is_some_and(|(given, valid)| given > valid);
         let shown: String = version.chars().take(40).collect();
-        let Self { noun, version: known, .. } = self;
+        let Self { noun, version: valid, .. } = self;
         Err(InvalidValue(if newer {
-            format!("the {noun} is of version {shown}, and this manager reads {known}: use a newer manager")
+            format!("the {noun} is of version {shown}, and this manager reads {valid}: use a newer manager")
         } else {
-            format!("{shown:?} is not a version of a {noun}: write {known}")
+            format!("{shown:?} is not a version of a {noun}: write {valid}")
         }))
     }
 

@@ -248,9 +248,10 @@ impl Layout {
         if add.chunks == 0 {
             return Err(invalid(format!("/steps/{number}/add/chunks"), "0 chunks: give at least 1".into()));
         }
-        let twice = add.tenants.iter().enumerate().find(|(at, tenant)| add.tenants[..*at].contains(tenant));
-        if let Some((at, tenant)) = twice {
-            let pointer = format!("/steps/{number}/add/tenants/{at}");
+        let twice =
+            add.tenants.iter().enumerate().find(|(index, tenant)| add.tenants[..*index].contains(tenant));
+        if let Some((index, tenant)) = twice {
+            let pointer = format!("/steps/{number}/add/tenants/{index}");
             return Err(invalid(pointer, format!("tenant {tenant} is named twice: name it once")));
         }
         Ok(())
@@ -260,8 +261,8 @@ impl Layout {
         let mut bound: BTreeMap<(&TenantName, Role), &AddStep> = BTreeMap::new();
         for (number, step) in self.steps.iter().enumerate() {
             let LayoutStep::Add(add) = step else { continue };
-            for (at, tenant) in add.tenants.iter().enumerate() {
-                let pointer = format!("/steps/{number}/add/tenants/{at}");
+            for (index, tenant) in add.tenants.iter().enumerate() {
+                let pointer = format!("/steps/{number}/add/tenants/{index}");
                 if removed.contains(&add.partition) {
                     let reason = format!(
                         "partition {} is removed by a later step: bind {tenant} to one that stays",
@@ -290,7 +291,7 @@ impl Layout {
         let mut chunks: BTreeMap<&TenantName, &AddStep> = BTreeMap::new();
         for (number, step) in self.steps.iter().enumerate() {
             let LayoutStep::Add(add) = step else { continue };
-            for (at, tenant) in add.tenants.iter().enumerate() {
+            for (index, tenant) in add.tenants.iter().enumerate() {
                 let first = chunks.entry(tenant).or_insert(add);
                 if first.chunks != add.chunks {
                     let reason = format!(
@@ -301,7 +302,7 @@ impl Layout {
                         add.chunks,
                         add.partition
                     );
-                    return Err(invalid(format!("/steps/{number}/add/tenants/{at}"), reason));
+                    return Err(invalid(format!("/steps/{number}/add/tenants/{index}"), reason));
                 }
             }
         }
@@ -352,9 +353,9 @@ impl Layout {
                     });
                 }
                 LayoutStep::Remove(RemoveStep { partition }) => {
-                    let known = gpu_of.get(partition);
+                    let added = gpu_of.get(partition);
                     let (gpu, chunks) =
-                        known.ok_or_else(|| InvalidValue(format!("there is no partition {partition}")))?;
+                        added.ok_or_else(|| InvalidValue(format!("there is no partition {partition}")))?;
                     let (gpu, chunks) = ((*gpu).clone(), *chunks);
                     resolved.push(ResolvedStep {
                         gpu,
@@ -423,15 +424,15 @@ pub fn map_roles(
             "the layout has no steps for GPU {stray}: leave it out of the map"
         )));
     }
-    let of_sku: Vec<&Gpu> = host.iter().filter(|gpu| gpu.name == sku).collect();
+    let alike: Vec<&Gpu> = host.iter().filter(|gpu| gpu.name == sku).collect();
     let mut map = GpuMap::new();
     for role in roles {
-        let by_index = || of_sku.get(usize::try_from(role).unwrap_or(usize::MAX)).map(|gpu| gpu.uuid.clone());
+        let by_index = || alike.get(usize::try_from(role).unwrap_or(usize::MAX)).map(|gpu| gpu.uuid.clone());
         let Some(uuid) = given.get(&role).cloned().or_else(by_index) else {
             return Err(InvalidValue(format!(
                 "GPU {role} of the layout is this host's {sku} number {role} counted from 0, and it has {}: say which GPU is \
                  meant in gpu_map (--gpu {role}=GPU)",
-                of_sku.len()
+                alike.len()
             )));
         };
         if !offered.contains(&uuid) {
@@ -442,15 +443,15 @@ pub fn map_roles(
                 offered.join(", ")
             )));
         }
-        let known = host.iter().find(|gpu| gpu.uuid == uuid);
-        if let Some(gpu) = known.filter(|gpu| gpu.name != sku) {
+        let gpu = host.iter().find(|gpu| gpu.uuid == uuid);
+        if let Some(gpu) = gpu.filter(|gpu| gpu.name != sku) {
             return Err(InvalidValue(format!(
                 "{} is of the model {}, and the layout is for {sku}",
                 full_name(&uuid, host),
                 gpu.name
             )));
         }
-        if let Some(gpu) = known.filter(|gpu| gpu.mig_enabled) {
+        if let Some(gpu) = gpu.filter(|gpu| gpu.mig_enabled) {
             return Err(InvalidValue(format!(
                 "GPU {} ({uuid}) is in MIG mode, in which it has no SM partitions of MPS: choose another GPU, or switch MIG \
                  mode off (nvidia-smi -mig 0)",

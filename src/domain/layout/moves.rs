@@ -74,27 +74,27 @@ pub fn moves(
         return Vec::new();
     }
     let mut gpus: Vec<&GpuUuid> = Vec::new();
-    let planned = after.iter().flat_map(|tenant| &tenant.partitions).map(|one| &one.gpu);
-    for gpu in before.iter().map(|one| &one.gpu).chain(planned) {
+    let planned = after.iter().flat_map(|tenant| &tenant.partitions).map(|partition| &partition.gpu);
+    for gpu in before.iter().map(|partition| &partition.gpu).chain(planned) {
         if !gpus.contains(&gpu) {
             gpus.push(gpu);
         }
     }
-    let mut found = Vec::new();
+    let mut changes = Vec::new();
     for TenantPrediction { tenant, partitions, .. } in after {
         for gpu in &gpus {
-            let held = before.iter().find(|one| one.gpu == **gpu && one.tenants.contains(tenant));
-            let from: Option<Binding<'_>> = held.map(|one| (&one.partition, one.id.as_ref()));
-            let given = partitions.iter().find(|one| one.gpu == **gpu);
-            let to: Option<Binding<'_>> = given.map(|one| (&one.partition, one.id.as_ref()));
+            let held = before.iter().find(|binding| binding.gpu == **gpu && binding.tenants.contains(tenant));
+            let from: Option<Binding<'_>> = held.map(|binding| (&binding.partition, binding.id.as_ref()));
+            let given = partitions.iter().find(|binding| binding.gpu == **gpu);
+            let to: Option<Binding<'_>> = given.map(|binding| (&binding.partition, binding.id.as_ref()));
             if is_same(from, to) {
                 continue;
             }
             let bound = |name: &PartitionName| -> Vec<TenantName> {
-                let has = |one: &&TenantPrediction| {
-                    one.partitions.iter().any(|other| other.gpu == **gpu && other.partition == *name)
+                let has = |prediction: &&TenantPrediction| {
+                    prediction.partitions.iter().any(|other| other.gpu == **gpu && other.partition == *name)
                 };
-                after.iter().filter(has).map(|one| one.tenant.clone()).collect()
+                after.iter().filter(has).map(|prediction| prediction.tenant.clone()).collect()
             };
             let held_by = match to {
                 Some((name, Some(id))) => {
@@ -102,7 +102,7 @@ pub fn moves(
                 }
                 _ => Vec::new(),
             };
-            found.push(TenantMove {
+            changes.push(TenantMove {
                 tenant: tenant.clone(),
                 gpu: (*gpu).clone(),
                 from: from.map(|(name, _)| name.clone()),
@@ -111,7 +111,7 @@ pub fn moves(
             });
         }
     }
-    found
+    changes
 }
 
 /// Returns true if both are the same partition: by ID where both are known, otherwise by name.
@@ -200,14 +200,14 @@ mod tests {
         let after = [planned("web", "right", Some("b")), planned("jobs", "left", Some("a"))];
         let process = ClientId { pid: 7, start_time: 8 };
         let holders = |partition: &PartitionRef, bound: &[TenantName]| {
-            let is_a = partition.id.as_str() == "a" && bound.iter().all(|one| one.as_str() == "jobs");
+            let is_a = partition.id.as_str() == "a" && bound.iter().all(|tenant| tenant.as_str() == "jobs");
             if is_a { vec![PartitionHolder { process, tenant: Some(name("web")) }] } else { Vec::new() }
         };
-        let found = moves(&before, &after, holders);
-        let words: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let changes = moves(&before, &after, holders);
+        let words: Vec<String> = changes.iter().map(ToString::to_string).collect();
         assert_eq!(words[0], format!("tenant web moves from partition left to partition right of {}", gpu()));
         assert!(words[1].contains("occupied by 7-8 of tenant web: end them"), "{words:?}");
-        assert_eq!(found.len(), 2);
+        assert_eq!(changes.len(), 2);
     }
 
     #[test]
@@ -217,10 +217,10 @@ mod tests {
         assert_eq!(moves(&[held("left", "a", &["web"])], &after, nobody), []);
         assert_eq!(moves(&[], &after, nobody), []);
         // Partitions whose IDs are not both known are compared by name.
-        let found = moves(&[held("left", "a", &["web"])], &[planned("web", "right", None)], nobody);
-        assert_eq!(found.len(), 1);
+        let changes = moves(&[held("left", "a", &["web"])], &[planned("web", "right", None)], nobody);
+        assert_eq!(changes.len(), 1);
         let unbound = TenantPrediction { partitions: Vec::new(), ..planned("web", "right", None) };
-        let found = moves(&[held("left", "a", &["web"])], &[unbound], nobody);
-        assert_eq!((found[0].from.is_some(), &found[0].to), (true, &None));
+        let changes = moves(&[held("left", "a", &["web"])], &[unbound], nobody);
+        assert_eq!((changes[0].from.is_some(), &changes[0].to), (true, &None));
     }
 }

@@ -136,7 +136,7 @@ impl LayoutPlan {
             blocked: plan
                 .blocked
                 .into_iter()
-                .map(|what| LayoutBlocker { message: what.to_string(), what })
+                .map(|blocked| LayoutBlocker { message: blocked.to_string(), what: blocked })
                 .collect(),
         }
     }
@@ -148,7 +148,7 @@ impl LayoutPlan {
             self.in_force = false;
             // The holders of a partition come and go, and are left out of the digest.
             let bindings: Vec<_> =
-                moves.iter().map(|one| (&one.tenant, &one.gpu, &one.from, &one.to)).collect();
+                moves.iter().map(|change| (&change.tenant, &change.gpu, &change.from, &change.to)).collect();
             let text = serde_json::to_vec(&(&self.digest, bindings)).expect("names and a digest");
             self.digest = hex::encode(Sha256::digest(text));
         }
@@ -158,30 +158,30 @@ impl LayoutPlan {
 
     /// Returns the blockers; with `recreate`, without partitions that only have to be recreated.
     pub fn refusals(&self, recreate: bool) -> impl Iterator<Item = &LayoutBlocker> {
-        let only_again = |what: &Blocked| matches!(what, Blocked::MadeAgain { .. });
+        let only_again = |blocked: &Blocked| matches!(blocked, Blocked::MadeAgain { .. });
         self.blocked.iter().filter(move |blocked| !(recreate && only_again(&blocked.what)))
     }
 
     /// Describes the partitions that are there on the layout's GPUs; `None` if there are none.
     pub fn not_empty(&self) -> Option<String> {
-        let there = self
+        let existing = self
             .steps
             .iter()
             .map(|step| &step.step)
             .filter(|step| step.id.is_some() || step.enforcement == Enforcement::Percentage)
             .filter(|step| step.action == Action::Keep || step.step.is_none());
-        let there: Vec<String> = there
+        let existing: Vec<String> = existing
             .map(|step| {
                 let id = step.id.as_ref().map(|id| format!("/{id}")).unwrap_or_default();
                 let name = step.partition.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
                 format!("{}{id}{name}", step.gpu)
             })
             .collect();
-        (!there.is_empty()).then(|| {
+        (!existing.is_empty()).then(|| {
             format!(
                 "a replay begins with empty GPUs, and there are partitions: {}. Apply a layout without steps first, or remove \
                  them",
-                there.join(", ")
+                existing.join(", ")
             )
         })
     }
@@ -221,16 +221,16 @@ impl LayoutPlan {
             writeln!(text, "! {}", blocked.message)?;
         }
         for tenant in &self.tenants {
-            let seen: Vec<String> = tenant.partitions.iter().map(ToString::to_string).collect();
-            let seen = if seen.is_empty() { "no partition".to_owned() } else { seen.join(", ") };
-            write!(text, "# tenant {}: {seen}", tenant.tenant)?;
+            let names: Vec<String> = tenant.partitions.iter().map(ToString::to_string).collect();
+            let names = if names.is_empty() { "no partition".to_owned() } else { names.join(", ") };
+            write!(text, "# tenant {}: {names}", tenant.tenant)?;
             match &tenant.remark {
                 Some(remark) => writeln!(text, " ({remark})")?,
                 None => writeln!(text)?,
             }
         }
-        for one in &self.moves {
-            writeln!(text, "~ {one}")?;
+        for change in &self.moves {
+            writeln!(text, "~ {change}")?;
         }
         if self.in_force {
             writeln!(text, "# nothing to do")?;
@@ -286,7 +286,7 @@ fn tenants(plan: &Plan, prospect: &OutlookInput<'_>) -> Vec<TenantPrediction> {
 }
 
 fn tenant(name: &TenantName, plan: &Plan, prospect: &OutlookInput<'_>) -> TenantPrediction {
-    let known = prospect.tenants.iter().find(|tenant| tenant.name == *name);
+    let stored = prospect.tenants.iter().find(|tenant| tenant.name == *name);
     let mine = |add: &&AddStep| add.tenants.contains(name);
     let partitions: Vec<TenantPartition> = prospect
         .layout
@@ -308,7 +308,7 @@ fn tenant(name: &TenantName, plan: &Plan, prospect: &OutlookInput<'_>) -> Tenant
             })
         })
         .collect();
-    let remark = match known {
+    let remark = match stored {
         None => Some("there is no such tenant yet".to_owned()),
         Some(tenant) if tenant.spec.daemon != *prospect.daemon => {
             Some(format!("it is a tenant of daemon {}", tenant.spec.daemon))
@@ -326,5 +326,5 @@ fn tenant(name: &TenantName, plan: &Plan, prospect: &OutlookInput<'_>) -> Tenant
             })
         }
     };
-    TenantPrediction { tenant: name.clone(), known: known.is_some(), partitions, remark }
+    TenantPrediction { tenant: name.clone(), known: stored.is_some(), partitions, remark }
 }

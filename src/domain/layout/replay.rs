@@ -167,8 +167,8 @@ impl Replay {
                 Some(_) => None,
             }
         };
-        let found: Vec<String> = self.shares.iter().filter_map(differs).collect();
-        (!found.is_empty()).then(|| found.join("; "))
+        let differences: Vec<String> = self.shares.iter().filter_map(differs).collect();
+        (!differences.is_empty()).then(|| differences.join("; "))
     }
 
     /// Returns the replay as completed, with the commands and the shares that were seen.

@@ -184,7 +184,7 @@ layouts:
     #[test]
     fn document_values_are_validated_like_requests() {
         let long = "x".repeat(1025);
-        for (line, other, pointer) in [
+        for (line, replacement, pointer) in [
             ("note: two teams", "note: \"a\\u001b[2Jb\"", "/layouts/web_prod/note"),
             ("note: two teams", &format!("note: {long}"), "/layouts/web_prod/note"),
             ("sku: NVIDIA H200", "sku: \"\"", "/layouts/web_prod/sku"),
@@ -192,8 +192,8 @@ layouts:
             ("sku: NVIDIA H200", "sku: \"NVIDIA\\u0007H200\"", "/layouts/web_prod/sku"),
             ("sku: NVIDIA H200", &format!("sku: {}", &long[..97]), "/layouts/web_prod/sku"),
         ] {
-            let error = read(&BY_HAND.replace(line, other), LayoutFormat::Yaml).expect_err(other);
-            assert_eq!(error.pointer, pointer, "{other}: {error}");
+            let error = read(&BY_HAND.replace(line, replacement), LayoutFormat::Yaml).expect_err(replacement);
+            assert_eq!(error.pointer, pointer, "{replacement}: {error}");
             assert!(!error.to_string().contains('\u{7}'), "{error:?}");
         }
         let longest = BY_HAND.replace("sku: NVIDIA H200", &format!("sku: {}", &long[..96]));

@@ -66,7 +66,7 @@ impl MessageFormatter for Words {
             | Error::SerdeInvalidValue { unexpected, expected, .. } => {
                 format!("{unexpected} is not accepted here: give {expected}")
             }
-            other => return UserMessageFormatter.format_message(other),
+            error => return UserMessageFormatter.format_message(error),
         };
         Cow::Owned(words)
     }
@@ -86,16 +86,16 @@ mod tests {
 
     #[test]
     fn repeated_name_is_said_once() {
-        let said = refusal("a:\n  x: 1\n  x: 2\n");
-        assert_eq!(said.matches("x is given twice: give it once").count(), 1, "{said}");
-        assert!(said.contains('^') && !said.contains("Options"), "{said}");
+        let message = refusal("a:\n  x: 1\n  x: 2\n");
+        assert_eq!(message.matches("x is given twice: give it once").count(), 1, "{message}");
+        assert!(message.contains('^') && !message.contains("Options"), "{message}");
     }
 
     #[test]
     fn place_is_shown_with_one_error() {
-        let said = refusal("a:\n  x: nobody\n");
-        assert!(said.starts_with("line 2 column 6: a whole number from 0 to 4294967295"), "{said}");
-        assert!(said.contains(&format!("--> {SOURCE}:2:6")) && !said.contains("error:"), "{said}");
+        let message = refusal("a:\n  x: nobody\n");
+        assert!(message.starts_with("line 2 column 6: a whole number from 0 to 4294967295"), "{message}");
+        assert!(message.contains(&format!("--> {SOURCE}:2:6")) && !message.contains("error:"), "{message}");
     }
 
     #[test]

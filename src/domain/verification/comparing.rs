@@ -64,13 +64,13 @@ pub struct SeenGpu {
 }
 
 /// Compares all settings.
-pub fn compare(expected: &Expectation, seen: &ClientSight) -> Vec<SettingComparison> {
-    let mut compared = vec![mps(seen), gpus(expected, seen)];
-    for gpu in &expected.gpus {
-        if let Some(seen) = seen.gpus.iter().find(|seen| seen.uuid == gpu.uuid) {
-            compared.push(sms(gpu, seen));
-            compared.push(memory(gpu, seen));
-            compared.extend(gpu.limit.map(|limit| allocation(gpu, limit, seen)));
+pub fn compare(expected: &Expectation, sight: &ClientSight) -> Vec<SettingComparison> {
+    let mut compared = vec![mps(sight), gpus(expected, sight)];
+    for wanted in &expected.gpus {
+        if let Some(gpu) = sight.gpus.iter().find(|gpu| gpu.uuid == wanted.uuid) {
+            compared.push(sms(wanted, gpu));
+            compared.push(memory(wanted, gpu));
+            compared.extend(wanted.limit.map(|limit| allocation(wanted, limit, gpu)));
         }
     }
     let why = "no client can see its priority: it is a hint to the GPU";
@@ -110,9 +110,9 @@ impl SettingComparison {
 const RESTART: &str = "Check the daemon's page for settings that others changed. A restart of the daemon sets all of them again; a \
                        tenant asks the host's operator for it.";
 
-fn mps(seen: &ClientSight) -> SettingComparison {
-    let compared = of(Setting::Mps, None, Some(SettingValue::Flag(true)), seen.mps.map(SettingValue::Flag));
-    match seen.mps {
+fn mps(sight: &ClientSight) -> SettingComparison {
+    let compared = of(Setting::Mps, None, Some(SettingValue::Flag(true)), sight.mps.map(SettingValue::Flag));
+    match sight.mps {
         Some(true) => compared,
         None => compared.not_seen("the driver does not report whether a process is a client of MPS"),
         Some(false) => compared.differs(
@@ -122,16 +122,16 @@ fn mps(seen: &ClientSight) -> SettingComparison {
     }
 }
 
-fn gpus(expected: &Expectation, seen: &ClientSight) -> SettingComparison {
+fn gpus(expected: &Expectation, sight: &ClientSight) -> SettingComparison {
     let list = |mut uuids: Vec<GpuUuid>| {
         uuids.sort_unstable();
         SettingValue::Gpus(uuids)
     };
     let wanted = list(expected.gpus.iter().map(|gpu| gpu.uuid.clone()).collect());
-    let got = list(seen.gpus.iter().map(|gpu| gpu.uuid.clone()).collect());
+    let got = list(sight.gpus.iter().map(|gpu| gpu.uuid.clone()).collect());
     let same = wanted == got;
     let compared = of(Setting::Gpus, None, Some(wanted), Some(got));
-    match &seen.failure {
+    match &sight.failure {
         _ if same => compared,
         Some(failure) => compared.differs(
             format!("the client could not use all of them: {failure}"),
@@ -144,16 +144,16 @@ fn gpus(expected: &Expectation, seen: &ClientSight) -> SettingComparison {
     }
 }
 
-fn sms(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
+fn sms(expected: &ExpectedGpu, gpu: &SeenGpu) -> SettingComparison {
     let number = |sms: u32| SettingValue::Number(sms.into());
-    let compared = of(Setting::Sms, Some(&expected.uuid), expected.sms.map(number), Some(number(seen.sms)));
+    let compared = of(Setting::Sms, Some(&expected.uuid), expected.sms.map(number), Some(number(gpu.sms)));
     let Some(wanted) = expected.sms else {
         return compared.not_seen("it is not known how many SMs it should see here");
     };
-    if wanted == seen.sms {
+    if wanted == gpu.sms {
         return compared;
     }
-    let why = match (wanted < seen.sms, expected.is_measured) {
+    let why = match (wanted < gpu.sms, expected.is_measured) {
         (true, _) => "the client has more SMs than the tenant's share: the share is not in force",
         (false, true) => {
             "the client has fewer SMs than the tenant's share: its server holds a smaller thread percentage, or another partition"
@@ -172,24 +172,24 @@ fn tolerance(expected: &ExpectedGpu, context: u64) -> u64 {
 }
 
 /// Returns the least and the most memory of a context.
-fn contexts(expected: &ExpectedGpu, seen: &SeenGpu) -> (u64, u64) {
+fn contexts(expected: &ExpectedGpu, gpu: &SeenGpu) -> (u64, u64) {
     // It is computed from the SMs that the client has, not from those that it should have: a difference in SMs is reported on its own.
-    let of_seen = context_bytes(seen.sms);
-    expected.partition_of.map_or((of_seen, of_seen), |total| (0, context_bytes(total).max(of_seen)))
+    let context = context_bytes(gpu.sms);
+    expected.partition_of.map_or((context, context), |total| (0, context_bytes(total).max(context)))
 }
 
-fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
-    let (context, most_context) = contexts(expected, seen);
+fn memory(expected: &ExpectedGpu, gpu: &SeenGpu) -> SettingComparison {
+    let (context, most_context) = contexts(expected, gpu);
     let tolerance = tolerance(expected, most_context);
     let left = |of: u64| of.saturating_sub(context);
     let wanted = expected.limit.or(expected.free).map(left);
-    let of_setting = |wanted: Option<u64>| {
-        let (wanted, free) = (wanted.map(SettingValue::Number), SettingValue::Number(seen.free));
+    let compared_with = |wanted: Option<u64>| {
+        let (wanted, free) = (wanted.map(SettingValue::Number), SettingValue::Number(gpu.free));
         of(Setting::DeviceMemoryLimit, Some(&expected.uuid), wanted, Some(free))
     };
-    let compared = of_setting(wanted);
+    let compared = compared_with(wanted);
     if let Some(limit) = expected.limit
-        && seen.free > left(limit).saturating_add(tolerance)
+        && gpu.free > left(limit).saturating_add(tolerance)
     {
         return compared.differs(
             format!(
@@ -201,7 +201,7 @@ fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
     }
     let Some(free) = expected.free else {
         let spread = tolerance + (most_context - context);
-        let near = wanted.is_some_and(|wanted| seen.free.saturating_add(spread) >= wanted);
+        let near = wanted.is_some_and(|wanted| gpu.free.saturating_add(spread) >= wanted);
         return if near {
             compared
         } else {
@@ -210,7 +210,7 @@ fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
     };
     let least = expected.limit.map_or(free, |limit| limit.min(free));
     let least = least.saturating_sub(most_context).saturating_sub(tolerance);
-    if seen.free < least {
+    if gpu.free < least {
         return compared.differs(
             "the client may take less than it should: a smaller limit than the tenant's is in force",
             RESTART,
@@ -226,12 +226,12 @@ fn memory(expected: &ExpectedGpu, seen: &SeenGpu) -> SettingComparison {
     compared
 }
 
-fn allocation(expected: &ExpectedGpu, limit: u64, seen: &SeenGpu) -> SettingComparison {
-    let (context, most_context) = contexts(expected, seen);
+fn allocation(expected: &ExpectedGpu, limit: u64, gpu: &SeenGpu) -> SettingComparison {
+    let (context, most_context) = contexts(expected, gpu);
     let most = limit.saturating_sub(context);
-    let (wanted, largest) = (SettingValue::Number(most), seen.largest.map(SettingValue::Number));
+    let (wanted, largest) = (SettingValue::Number(most), gpu.largest.map(SettingValue::Number));
     let compared = of(Setting::LargestAllocation, Some(&expected.uuid), Some(wanted), largest);
-    match seen.largest {
+    match gpu.largest {
         None => compared.not_seen(
             "none was tried: all processes that the tenant may have are there, the GPU has no more free than others may need, or the driver \
              does not report how much is free",
@@ -263,30 +263,38 @@ mod tests {
         Expectation { gpus: vec![gpu], priority: Priority::Normal }
     }
 
-    fn seen() -> ClientSight {
+    fn client_sight() -> ClientSight {
         let free = 4 * GIB - context_bytes(32);
         let gpu = SeenGpu { uuid: h200(0).uuid, sms: 32, free, largest: Some(free - MIB) };
         ClientSight { mps: Some(true), gpus: vec![gpu], failure: None }
     }
 
-    fn verdicts(expected: &Expectation, seen: &ClientSight) -> Vec<(Setting, ComparisonVerdict)> {
-        let all = compare(expected, seen);
-        for one in &all {
-            assert_eq!(one.verdict == ComparisonVerdict::Differs, one.remedy.is_some(), "{one:?}");
-            assert_eq!(one.verdict == ComparisonVerdict::Holds, one.reason.is_none(), "{one:?}");
+    fn verdicts(expected: &Expectation, sight: &ClientSight) -> Vec<(Setting, ComparisonVerdict)> {
+        let all = compare(expected, sight);
+        for comparison in &all {
+            assert_eq!(
+                comparison.verdict == ComparisonVerdict::Differs,
+                comparison.remedy.is_some(),
+                "{comparison:?}"
+            );
+            assert_eq!(
+                comparison.verdict == ComparisonVerdict::Holds,
+                comparison.reason.is_none(),
+                "{comparison:?}"
+            );
         }
-        all.into_iter().map(|one| (one.setting, one.verdict)).collect()
+        all.into_iter().map(|comparison| (comparison.setting, comparison.verdict)).collect()
     }
 
-    fn differing(expected: &Expectation, seen: &ClientSight) -> Vec<Setting> {
-        let all = verdicts(expected, seen).into_iter();
+    fn differing(expected: &Expectation, sight: &ClientSight) -> Vec<Setting> {
+        let all = verdicts(expected, sight).into_iter();
         all.filter(|(_, verdict)| *verdict == ComparisonVerdict::Differs)
             .map(|(setting, _)| setting)
             .collect()
     }
 
-    fn unseen(expected: &Expectation, seen: &ClientSight) -> Vec<Setting> {
-        let all = verdicts(expected, seen).into_iter();
+    fn unseen(expected: &Expectation, sight: &ClientSight) -> Vec<Setting> {
+        let all = verdicts(expected, sight).into_iter();
         all.filter(|(_, verdict)| *verdict == ComparisonVerdict::NotSeen)
             .map(|(setting, _)| setting)
             .collect()
@@ -294,9 +302,9 @@ mod tests {
 
     #[test]
     fn matching_settings_hold_except_unseen_priority() {
-        assert_eq!(differing(&wanted(), &seen()), []);
-        assert_eq!(unseen(&wanted(), &seen()), [Setting::Priority]);
-        assert_eq!(verdicts(&wanted(), &seen()).len(), 6);
+        assert_eq!(differing(&wanted(), &client_sight()), []);
+        assert_eq!(unseen(&wanted(), &client_sight()), [Setting::Priority]);
+        assert_eq!(verdicts(&wanted(), &client_sight()).len(), 6);
     }
 
     #[test]
@@ -305,7 +313,7 @@ mod tests {
         let mut expected = wanted();
         (expected.gpus[0].sms, expected.gpus[0].limit) = (Some(4), Some(GIB));
         (expected.gpus[0].is_measured, expected.gpus[0].partition_of) = (false, Some(142));
-        let mut sight = seen();
+        let mut sight = client_sight();
         (sight.gpus[0].sms, sight.gpus[0].free, sight.gpus[0].largest) = (4, 627_771_309, Some(600 * MIB));
         assert_eq!(differing(&expected, &sight), []);
         expected.gpus[0].limit = Some(3 * GIB);
@@ -319,7 +327,7 @@ mod tests {
     #[test]
     fn each_ineffective_setting_is_named() {
         let with = |change: &dyn Fn(&mut SeenGpu)| {
-            let mut sight = seen();
+            let mut sight = client_sight();
             change(&mut sight.gpus[0]);
             differing(&wanted(), &sight)
         };
@@ -331,33 +339,36 @@ mod tests {
             (gpu.sms, gpu.free, gpu.largest) = (132, left, Some(left));
         };
         assert_eq!(with(&all), [Setting::Sms], "its larger context is no fault of the limit");
-        let outside = ClientSight { mps: Some(false), ..seen() };
+        let outside = ClientSight { mps: Some(false), ..client_sight() };
         assert_eq!(differing(&wanted(), &outside), [Setting::Mps]);
-        let other = SeenGpu { uuid: h200(1).uuid, ..seen().gpus[0].clone() };
-        assert_eq!(differing(&wanted(), &ClientSight { gpus: vec![other], ..seen() }), [Setting::Gpus]);
+        let other_gpu = SeenGpu { uuid: h200(1).uuid, ..client_sight().gpus[0].clone() };
+        assert_eq!(
+            differing(&wanted(), &ClientSight { gpus: vec![other_gpu], ..client_sight() }),
+            [Setting::Gpus]
+        );
     }
 
     #[test]
     fn unverifiable_settings_are_reported_unseen() {
         let mut expected = wanted();
         expected.gpus[0].sms = None;
-        assert_eq!(unseen(&expected, &seen()), [Setting::Sms, Setting::Priority]);
+        assert_eq!(unseen(&expected, &client_sight()), [Setting::Sms, Setting::Priority]);
         let mut full = wanted();
         full.gpus[0].free = Some(GIB);
-        let mut sight = seen();
+        let mut sight = client_sight();
         (sight.gpus[0].free, sight.gpus[0].largest) = (GIB - context_bytes(32), None);
         let hidden = [Setting::DeviceMemoryLimit, Setting::LargestAllocation, Setting::Priority];
         assert_eq!(unseen(&full, &sight), hidden, "others have nearly all of the GPU");
         full.gpus[0].free = None;
         assert_eq!(unseen(&full, &sight), hidden, "nobody knows what they have");
-        assert_eq!(unseen(&wanted(), &ClientSight { mps: None, ..seen() })[0], Setting::Mps);
+        assert_eq!(unseen(&wanted(), &ClientSight { mps: None, ..client_sight() })[0], Setting::Mps);
     }
 
     #[test]
     fn unlimited_client_sees_the_whole_gpu() {
         let mut expected = wanted();
         expected.gpus[0].limit = None;
-        let mut sight = seen();
+        let mut sight = client_sight();
         sight.gpus[0].largest = None;
         sight.gpus[0].free = 100 * GIB - context_bytes(32);
         assert_eq!(differing(&expected, &sight), []);
@@ -368,7 +379,7 @@ mod tests {
     #[test]
     fn unmeasured_gpu_gets_context_sized_tolerance() {
         let mut expected = wanted();
-        let mut sight = seen();
+        let mut sight = client_sight();
         sight.gpus[0].free -= TOLERANCE + 32 * MIB;
         assert_eq!(differing(&expected, &sight), [Setting::DeviceMemoryLimit]);
         expected.gpus[0].is_measured = false;

@@ -64,8 +64,8 @@ impl VerificationResult {
         let mut settings: Vec<VerifiedSetting> = self
             .comparisons
             .iter()
-            .filter(|one| one.verdict == ComparisonVerdict::Differs)
-            .map(|one| one.setting)
+            .filter(|comparison| comparison.verdict == ComparisonVerdict::Differs)
+            .map(|comparison| comparison.setting)
             .collect();
         settings.dedup();
         settings
@@ -73,13 +73,14 @@ impl VerificationResult {
 
     /// Describes the SMs that the client saw, where these are not those of its share; `None` if they are, or if no client ran.
     pub fn other_sms(&self) -> Option<String> {
-        let is_sms = |one: &&SettingComparison| one.setting == VerifiedSetting::Sms;
-        let differs = |one: &&SettingComparison| one.verdict == ComparisonVerdict::Differs;
-        let one = self.comparisons.iter().filter(is_sms).find(differs)?;
+        let is_sms = |comparison: &&SettingComparison| comparison.setting == VerifiedSetting::Sms;
+        let differs = |comparison: &&SettingComparison| comparison.verdict == ComparisonVerdict::Differs;
+        let SettingComparison { setting, seen, expected, .. } =
+            self.comparisons.iter().filter(is_sms).find(differs)?;
         let sms = |value: &Option<SettingValue>| {
-            value.as_ref().map_or_else(String::new, |value| value.words(one.setting, ToString::to_string))
+            value.as_ref().map_or_else(String::new, |value| value.words(*setting, ToString::to_string))
         };
-        Some(format!("a CUDA client saw {} SMs and should see {}", sms(&one.seen), sms(&one.expected)))
+        Some(format!("a CUDA client saw {} SMs and should see {}", sms(seen), sms(expected)))
     }
 }
 

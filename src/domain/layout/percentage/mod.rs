@@ -40,8 +40,8 @@ pub struct PlannedShare {
 pub fn shares(layout: &Layout, map: &GpuMap, gpus: &[Gpu]) -> Result<Vec<PlannedShare>, InvalidValue> {
     let adds = layout.adds().enumerate().map(|(step, add)| {
         let uuid = map.get(&add.gpu).ok_or_else(|| unmapped(add.gpu))?;
-        let known = gpus.iter().find(|gpu| gpu.uuid == *uuid);
-        let sizes = known.and_then(|gpu| Some((gpu, gpu.sms?, gpu.compute_capability?.chunk_sms())));
+        let gpu = gpus.iter().find(|gpu| gpu.uuid == *uuid);
+        let sizes = gpu.and_then(|gpu| Some((gpu, gpu.sms?, gpu.compute_capability?.chunk_sms())));
         let Some((gpu, total, chunk_sms)) = sizes else {
             return Err(InvalidValue(format!(
                 "the driver does not report the SMs of {uuid} or its compute capability, so the size of its chunks is not known"

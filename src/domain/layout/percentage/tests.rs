@@ -140,8 +140,8 @@ fn a_tenant_has_its_share_from_one_place() {
     ]
     .map(spec);
     let layout = partitions(&[7, 5]);
-    let found = own_shares(&layout, names.iter().zip(&specs)).next().expect("b has its own");
-    assert_eq!((found.tenant.as_str(), found.field.as_str()), ("b", "active_thread_percentage"));
-    assert!(found.to_string().contains("bound to partition b"), "{found}");
+    let own_share = own_shares(&layout, names.iter().zip(&specs)).next().expect("b has its own");
+    assert_eq!((own_share.tenant.as_str(), own_share.field.as_str()), ("b", "active_thread_percentage"));
+    assert!(own_share.to_string().contains("bound to partition b"), "{own_share}");
     assert_eq!(own_shares(&partitions(&[7]), names.iter().zip(&specs)).next(), None, "z is not bound");
 }
