@@ -136,13 +136,13 @@ fn read_record(server_log: &mut ServerLogEvents, texts: &[&str]) {
 
 /// Returns the clients that the only event of this type names.
 fn named(observations: &[Observation], kind: EventType) -> Vec<u32> {
-    let mut found = observations.iter().filter_map(|observation| match observation {
-        Observation::Event(event) if event.event.kind() == kind => Some(&event.event),
+    let mut events = observations.iter().filter_map(|observation| match observation {
+        Observation::Event(event) if event.event.kind() == kind => Some(event.event.clone()),
         _ => None,
     });
-    let details = found.next().unwrap_or_else(|| panic!("no {kind:?} in {:?}", short(observations)));
-    assert!(found.next().is_none(), "twice: {:?}", short(observations));
-    details.affected_clients().iter().map(|client| client.pid).collect()
+    let mut event = events.next().unwrap_or_else(|| panic!("no {kind:?} in {:?}", short(observations)));
+    assert!(events.next().is_none(), "twice: {:?}", short(observations));
+    event.affected_clients_mut().iter().map(|client| client.pid).collect()
 }
 
 /// Step in which the clients of a killed server, and the server itself, are seen to be gone.
