@@ -261,20 +261,5 @@ fn unknown_model(model: &str, models: &BTreeSet<&str>) -> String {
 /// Returns true if one may be a misspelling of the other: a part of it, or with less than a third of the letters wrong.
 fn is_near(written: &str, meant: &str) -> bool {
     let (written, meant) = (written.to_lowercase(), meant.to_lowercase());
-    meant.contains(&written) || wrong_letters(&written, &meant) * 3 < meant.chars().count()
-}
-
-/// Returns the number of letters to add, remove or replace to turn one word into the other (the Levenshtein distance).
-fn wrong_letters(word: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (above, letter) in word.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], above + 1);
-        for (column, other_letter) in other.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != *other_letter);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(row[column] + 1).min(diagonal + 1);
-        }
-    }
-    row[other.len()]
+    meant.contains(&written) || strsim::levenshtein(&written, &meant) * 3 < meant.chars().count()
 }
