@@ -150,16 +150,6 @@ pub enum LeaseKind {
 
 api_words!(LeaseKind: Own "own", Recorded "recorded");
 
-impl LeaseKind {
-    /// Reads the word of the store.
-    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
-        [Self::Own, Self::Recorded]
-            .into_iter()
-            .find(|kind| kind.as_str() == text)
-            .ok_or_else(|| InvalidValue(format!("{text:?} is not a kind of lease: it is own or recorded")))
-    }
-}
-
 /// Policy for a client that is stopped (SIGSTOP, a debugger): a request to MPS to end such a client hangs its daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]

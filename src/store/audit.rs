@@ -1,11 +1,11 @@
 //! The audit log: rows are appended in the transaction of the change that they record, and read.
 
 use futures_util::TryStreamExt as _;
-use sqlx::{Connection as _, QueryBuilder, Row as _, Sqlite, SqliteConnection};
+use sqlx::{Connection as _, QueryBuilder, Row as _, Sqlite};
 
 use super::rows::condition;
 use super::schema::{self, Schema};
-use super::{StoreError, from_json};
+use super::{Db, Result, StoreError, from_json};
 use crate::domain::audit::{AttemptedAction, AuditOutcome, AuditRecord, Broken, Head};
 
 /// Most rows of one statement: it may have 32 766 values.
@@ -23,21 +23,12 @@ pub struct AuditResult {
 }
 
 /// Writes a row, chained to the last one.
-pub async fn append(
-    db: &mut SqliteConnection,
-    attempt: &AttemptedAction,
-    result: AuditResult,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn append(db: &mut Db, attempt: &AttemptedAction, result: AuditResult, now: i64) -> Result<()> {
     append_all(db, vec![(attempt.clone(), result)], now).await
 }
 
 /// Writes rows, chained to the last one and to each other.
-pub async fn append_all(
-    db: &mut SqliteConnection,
-    attempts: Vec<(AttemptedAction, AuditResult)>,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn append_all(db: &mut Db, attempts: Vec<(AttemptedAction, AuditResult)>, now: i64) -> Result<()> {
     let mut head = head(&mut *db).await?;
     let rows: Vec<AuditRecord> =
         attempts.into_iter().map(|(attempt, result)| row(&mut head, attempt, result, now)).collect();
@@ -90,20 +81,20 @@ fn row(head: &mut Head, attempt: AttemptedAction, result: AuditResult, now: i64)
 }
 
 /// The last row.
-pub async fn head(db: &mut SqliteConnection) -> Result<Head, StoreError> {
+pub async fn head(db: &mut Db) -> Result<Head> {
     let row = sqlx::query!("SELECT id, hash FROM audit ORDER BY id DESC LIMIT 1").fetch_optional(db).await?;
     Ok(row.map_or_else(Head::genesis, |row| Head { id: row.id, hash: row.hash }))
 }
 
 /// Returns true if there is a row with this number and this hash.
-pub async fn has(db: &mut SqliteConnection, head: &Head) -> Result<bool, StoreError> {
+pub async fn has(db: &mut Db, head: &Head) -> Result<bool> {
     let query = sqlx::query_scalar("SELECT count(*) FROM audit WHERE id = ? AND hash = ?");
     let rows: i64 = query.bind(head.id).bind(&head.hash).fetch_one(db).await?;
     Ok(rows > 0)
 }
 
 /// Returns the highest number that was ever given; its row may no longer exist.
-pub async fn highest(db: &mut SqliteConnection) -> Result<i64, StoreError> {
+pub async fn highest(db: &mut Db) -> Result<i64> {
     let given = sqlx::query_scalar("SELECT seq FROM sqlite_sequence WHERE name = 'audit'");
     Ok(given.fetch_optional(db).await?.unwrap_or(0))
 }
@@ -129,11 +120,11 @@ const COLUMNS: &str =
 
 /// Up to `limit` selected rows, the last first, from the one before `before`.
 pub async fn page(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     filter: &AuditFilter,
     before: Option<i64>,
     limit: i64,
-) -> Result<Vec<AuditRecord>, StoreError> {
+) -> Result<Vec<AuditRecord>> {
     let mut query = QueryBuilder::<Sqlite>::new(COLUMNS);
     condition(&mut query, "id < ?", before);
     condition(&mut query, "actor = ?", filter.actor.as_deref());
@@ -146,12 +137,12 @@ pub async fn page(
 }
 
 /// A row to be checked: one that cannot be read is broken, and those before it can still be read.
-fn checked(row: &sqlx::sqlite::SqliteRow) -> Result<Result<AuditRecord, Broken>, StoreError> {
+fn checked(row: &sqlx::sqlite::SqliteRow) -> Result<Result<AuditRecord, Broken>> {
     let id = row.try_get("id")?;
     Ok(record(row).map_err(|error| Broken { id, why: format!("it cannot be read: {error}") }))
 }
 
-fn record(row: &sqlx::sqlite::SqliteRow) -> Result<AuditRecord, StoreError> {
+fn record(row: &sqlx::sqlite::SqliteRow) -> Result<AuditRecord> {
     Ok(AuditRecord {
         id: row.try_get("id")?,
         at: row.try_get("at")?,
@@ -173,10 +164,7 @@ fn record(row: &sqlx::sqlite::SqliteRow) -> Result<AuditRecord, StoreError> {
 /// Checks the whole chain of a database, whether a manager serves from it or not, without changing a byte of it.
 ///
 /// The error of the inner result is the first row that does not fit.
-pub async fn verify(
-    path: &std::path::Path,
-    anchor: Option<&Head>,
-) -> Result<Result<Head, Broken>, StoreError> {
+pub async fn verify(path: &std::path::Path, anchor: Option<&Head>) -> Result<Result<Head, Broken>> {
     let mut db = schema::open_to_read(path).await?;
     // One state of the file, also while a manager writes.
     let mut snapshot = db.begin().await?;
@@ -209,11 +197,7 @@ pub async fn verify(
 }
 
 /// Follows the chain row by row; returns the first row that does not fit, and leaves `head` at the last one before it.
-async fn check(
-    db: &mut SqliteConnection,
-    head: &mut Head,
-    anchor: Option<&Head>,
-) -> Result<Option<Broken>, StoreError> {
+async fn check(db: &mut Db, head: &mut Head, anchor: Option<&Head>) -> Result<Option<Broken>> {
     // All of them: a row below the first one was put in, too.
     let mut query = QueryBuilder::<Sqlite>::new(COLUMNS);
     query.push(" ORDER BY id");

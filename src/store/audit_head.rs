@@ -9,10 +9,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use sqlx::SqliteConnection;
-
 use super::backup::sync_directory;
-use super::{StoreError, audit};
+use super::{Db, audit};
 use crate::domain::audit::Head;
 
 /// The file's name in the state directory.
@@ -74,7 +72,7 @@ impl AuditHead {
 }
 
 /// Checks that a database has the recorded row with the recorded hash.
-pub async fn compare(db: &mut SqliteConnection, known: &Head) -> Result<Result<(), Truncated>, StoreError> {
+pub async fn compare(db: &mut Db, known: &Head) -> super::Result<Result<(), Truncated>> {
     let found = audit::head(&mut *db).await?;
     if known.id == 0 || audit::has(db, known).await? {
         return Ok(Ok(()));
@@ -124,7 +122,7 @@ mod tests {
             AttemptedAction::of(&Actor::manager(), None, "test".into(), Target::Other("test".into()));
         for _ in 0..2 {
             let attempt = attempt.clone();
-            let written: Result<(), StoreError> = store
+            let written: super::super::Result<()> = store
                 .commit(move |db| {
                     Box::pin(async move {
                         audit::append(db, &attempt, AuditResult::default(), 7).await?;

@@ -16,7 +16,7 @@ use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
 use super::failure::StorageFailure;
 use super::schema::{self, Schema};
-use super::{StoreError, audit, events, host, options};
+use super::{Result, StoreError, audit, events, host, options};
 use crate::domain::audit::AttemptedAction;
 use crate::domain::event::{DomainEvent, EventCause};
 
@@ -124,7 +124,7 @@ pub async fn put_on_record(
     machine_id: &str,
     attempt: &AttemptedAction,
     now: i64,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let mut connection = SqliteConnection::connect_with(&options(database)?).await?;
     let found = schema::read(&mut connection).await?;
     if found != Schema::Version(schema::newest()) {

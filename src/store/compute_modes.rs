@@ -1,16 +1,14 @@
 //! Compute modes of ours, and what was before them.
 
-use sqlx::SqliteConnection;
-
 use super::rows::execute;
 use super::values::{AsJson, AsText};
-use super::{StoreError, to_json};
+use super::{Db, Result, to_json};
 use crate::domain::compute_mode::OwnedComputeMode;
 use crate::domain::gpu::ComputeMode;
 use crate::domain::{DaemonName, GpuUuid};
 
 /// All of them, by GPU.
-pub async fn all(db: &mut SqliteConnection) -> Result<Vec<(GpuUuid, OwnedComputeMode)>, StoreError> {
+pub async fn all(db: &mut Db) -> Result<Vec<(GpuUuid, OwnedComputeMode)>> {
     let query = sqlx::query!(
         r#"SELECT gpu AS "gpu: AsText<GpuUuid>", daemon AS "daemon: AsText<DaemonName>", previous AS "previous: AsJson<ComputeMode>",
                desired AS "desired: AsJson<ComputeMode>", boot_id FROM compute_modes ORDER BY gpu"#
@@ -23,12 +21,7 @@ pub async fn all(db: &mut SqliteConnection) -> Result<Vec<(GpuUuid, OwnedCompute
 }
 
 /// Writes what is held of a GPU in place of what was, or that nothing is any more.
-pub async fn put(
-    db: &mut SqliteConnection,
-    gpu: &GpuUuid,
-    held: Option<&OwnedComputeMode>,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn put(db: &mut Db, gpu: &GpuUuid, held: Option<&OwnedComputeMode>, now: i64) -> Result<()> {
     let Some(held) = held else {
         return execute!(db, "DELETE FROM compute_modes WHERE gpu = ?", gpu.as_str());
     };

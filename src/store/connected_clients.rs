@@ -1,11 +1,9 @@
 //! Clients that have an event for their connection and none yet for its end.
 
-use sqlx::SqliteConnection;
-
 use super::leases::columns;
 use super::rows::execute;
 use super::values::{AsJson, AsText};
-use super::{StoreError, to_json};
+use super::{Db, Result, to_json};
 use crate::domain::attribution::AttributedBy;
 use crate::domain::client::ClientId;
 use crate::domain::event::{DomainEvent, EventCause, EventType, NewEvent, ObservedClient};
@@ -70,12 +68,7 @@ macro_rules! clients {
 }
 
 /// Writes that a client connected; nothing for a daemon that is gone.
-pub async fn put(
-    db: &mut SqliteConnection,
-    daemon: &DaemonName,
-    boot_id: &str,
-    client: &ConnectedClient,
-) -> Result<(), StoreError> {
+pub async fn put(db: &mut Db, daemon: &DaemonName, boot_id: &str, client: &ConnectedClient) -> Result<()> {
     execute!(
         db,
         "INSERT OR REPLACE INTO connected_clients
@@ -94,7 +87,7 @@ pub async fn put(
 }
 
 /// A connected client, of this boot or an earlier one.
-pub async fn get(db: &mut SqliteConnection, id: ClientId) -> Result<Option<ConnectedClient>, StoreError> {
+pub async fn get(db: &mut Db, id: ClientId) -> Result<Option<ConnectedClient>> {
     let (pid, start_time) = columns(id);
     let query =
         clients!("SELECT", "FROM connected_clients WHERE pid = ? AND start_time = ?", pid, start_time);
@@ -103,11 +96,11 @@ pub async fn get(db: &mut SqliteConnection, id: ClientId) -> Result<Option<Conne
 
 /// Removes a client that disconnected; `None` for one whose connection is not in the events.
 pub async fn remove(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     daemon: &DaemonName,
     boot_id: &str,
     id: ClientId,
-) -> Result<Option<ConnectedClient>, StoreError> {
+) -> Result<Option<ConnectedClient>> {
     let (pid, start_time) = columns(id);
     let query = clients!(
         "DELETE FROM connected_clients WHERE daemon = ? AND pid = ? AND start_time = ? AND boot_id = ? RETURNING",
@@ -121,11 +114,7 @@ pub async fn remove(
 }
 
 /// The connected clients of a daemon.
-pub async fn of_daemon(
-    db: &mut SqliteConnection,
-    daemon: &DaemonName,
-    boot_id: &str,
-) -> Result<Vec<ConnectedClient>, StoreError> {
+pub async fn of_daemon(db: &mut Db, daemon: &DaemonName, boot_id: &str) -> Result<Vec<ConnectedClient>> {
     let query = clients!(
         "SELECT",
         "FROM connected_clients WHERE daemon = ? AND boot_id = ? ORDER BY pid",
@@ -136,10 +125,7 @@ pub async fn of_daemon(
 }
 
 /// Deletes the clients of earlier boots, and returns events saying that they disconnected: the host went down while they were connected.
-pub async fn remove_other_boots(
-    db: &mut SqliteConnection,
-    boot_id: &str,
-) -> Result<Vec<NewEvent>, StoreError> {
+pub async fn remove_other_boots(db: &mut Db, boot_id: &str) -> Result<Vec<NewEvent>> {
     let query = clients!("SELECT", "FROM connected_clients WHERE boot_id <> ? ORDER BY daemon, pid", boot_id);
     let left = query.map(|(daemon, client)| {
         DomainEvent::ClientLeft(client.observed_on(&daemon)).because(EventCause::Host)
@@ -151,11 +137,11 @@ pub async fn remove_other_boots(
 
 /// Returns true if there is already an event for the end of this client, known from server.log only.
 pub async fn has_disconnect_event(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     daemon: &DaemonName,
     pid: u32,
     logged_at: Option<i64>,
-) -> Result<bool, StoreError> {
+) -> Result<bool> {
     let found = sqlx::query_scalar!(
         r#"SELECT EXISTS (
                SELECT 1 FROM events

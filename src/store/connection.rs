@@ -7,13 +7,13 @@ use std::time::Duration;
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
-use super::StoreError;
+use super::{Result, StoreError};
 
 /// Time that a connection waits for another process that locks the file, such as a backup.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The options of every connection.
-pub(super) fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
+pub(super) fn options(path: &Path) -> Result<SqliteConnectOptions> {
     Ok(SqliteConnectOptions::from_str("sqlite:")?
         .filename(path)
         .journal_mode(SqliteJournalMode::Wal)
@@ -24,7 +24,7 @@ pub(super) fn options(path: &Path) -> Result<SqliteConnectOptions, StoreError> {
 }
 
 /// Makes the file accessible to its owner only, because it contains labels and commands.
-pub(super) fn restrict_to_owner(path: &Path) -> Result<(), StoreError> {
+pub(super) fn restrict_to_owner(path: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
         .map_err(|source| StoreError::File { path: path.to_owned(), source })

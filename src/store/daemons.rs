@@ -1,8 +1,6 @@
 //! Daemons, the GPUs they hold, and the control process each has.
 
-use sqlx::SqliteConnection;
-
-use super::{StoreError, from_json, parsed, replays, rows, to_json};
+use super::{Db, Result, StoreError, from_json, parsed, replays, rows, to_json};
 use crate::domain::daemon::{Daemon, DaemonDirectories, DaemonSpec, Incarnation};
 use crate::domain::{DaemonName, GpuUuid, Inode, LayoutName};
 
@@ -29,7 +27,7 @@ struct DaemonRow {
 impl TryFrom<DaemonRow> for Daemon {
     type Error = StoreError;
 
-    fn try_from(row: DaemonRow) -> Result<Self, StoreError> {
+    fn try_from(row: DaemonRow) -> Result<Self> {
         Ok(Self {
             name: parsed("a daemon's name", DaemonName::parse(&row.name))?,
             spec: from_json("a daemon's spec", &row.spec)?,
@@ -42,45 +40,37 @@ impl TryFrom<DaemonRow> for Daemon {
 }
 
 /// The daemon of that name.
-pub async fn get(db: &mut SqliteConnection, name: &DaemonName) -> Result<Option<Daemon>, StoreError> {
+pub async fn get(db: &mut Db, name: &DaemonName) -> Result<Option<Daemon>> {
     let name = name.as_str();
     rows::one(db, select!("WHERE name = ?", name)).await
 }
 
 /// All daemons, by name.
-pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Daemon>, StoreError> {
+pub async fn all(db: &mut Db) -> Result<Vec<Daemon>> {
     rows::all(db, select!("ORDER BY name")).await
 }
 
 /// The daemons with one of these GPUs, by name, without those that are only observed: they are their owners'.
-pub async fn managed_on(db: &mut SqliteConnection, gpus: &[GpuUuid]) -> Result<Vec<DaemonName>, StoreError> {
+pub async fn managed_on(db: &mut Db, gpus: &[GpuUuid]) -> Result<Vec<DaemonName>> {
     let managed = all(db).await?.into_iter().filter(|daemon| !daemon.spec.is_observed());
     let found = managed.filter(|daemon| daemon.spec.gpus.iter().any(|gpu| gpus.contains(gpu)));
     Ok(found.map(|daemon| daemon.name).collect())
 }
 
 /// The daemons whose spec names a layout.
-pub async fn with_layout(
-    db: &mut SqliteConnection,
-    name: &LayoutName,
-) -> Result<Vec<DaemonName>, StoreError> {
+pub async fn with_layout(db: &mut Db, name: &LayoutName) -> Result<Vec<DaemonName>> {
     let named = |daemon: &Daemon| daemon.spec.layout.as_ref().is_some_and(|layout| layout.name == *name);
     Ok(all(db).await?.into_iter().filter(named).map(|daemon| daemon.name).collect())
 }
 
 /// Up to `limit` daemons by name, from the one after `after`.
-pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<Vec<Daemon>, StoreError> {
+pub async fn page(db: &mut Db, after: &str, limit: i64) -> Result<Vec<Daemon>> {
     rows::all(db, select!("WHERE name > ? ORDER BY name LIMIT ?", after, limit)).await
 }
 
 /// Writes a spec, new or changed, and raises revision and generation. A new daemon begins with generation 1, and with a revision that no
 /// daemon of its name had before. The record of a restart ends where the layout is no longer desired.
-pub async fn put(
-    db: &mut SqliteConnection,
-    name: &DaemonName,
-    spec: &DaemonSpec,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn put(db: &mut Db, name: &DaemonName, spec: &DaemonSpec, now: i64) -> Result<()> {
     replays::call_off_restart(&mut *db, name, Some(spec), now).await?;
     let (key, json) = (name.as_str(), to_json(spec));
     sqlx::query!(
@@ -99,11 +89,7 @@ pub async fn put(
 }
 
 /// Gives a GPU to a daemon, or to none. The spec of a daemon that a host file replaces still names the GPUs that it handed on.
-pub async fn hold(
-    db: &mut SqliteConnection,
-    gpu: &GpuUuid,
-    daemon: Option<&DaemonName>,
-) -> Result<(), StoreError> {
+pub async fn hold(db: &mut Db, gpu: &GpuUuid, daemon: Option<&DaemonName>) -> Result<()> {
     let (gpu, daemon) = (gpu.as_str(), daemon.map(DaemonName::as_str));
     sqlx::query!("DELETE FROM daemon_gpus WHERE gpu = ?", gpu).execute(&mut *db).await?;
     sqlx::query!(
@@ -117,7 +103,7 @@ pub async fn hold(
 }
 
 /// The daemon that holds a GPU.
-pub async fn holder(db: &mut SqliteConnection, gpu: &GpuUuid) -> Result<Option<DaemonName>, StoreError> {
+pub async fn holder(db: &mut Db, gpu: &GpuUuid) -> Result<Option<DaemonName>> {
     let gpu = gpu.as_str();
     sqlx::query_scalar!("SELECT daemon FROM daemon_gpus WHERE gpu = ?", gpu)
         .fetch_optional(db)
@@ -127,7 +113,7 @@ pub async fn holder(db: &mut SqliteConnection, gpu: &GpuUuid) -> Result<Option<D
 }
 
 /// Raises the generation of daemons: something that feeds them changed.
-pub async fn touch(db: &mut SqliteConnection, names: &[&DaemonName]) -> Result<(), StoreError> {
+pub async fn touch(db: &mut Db, names: &[&DaemonName]) -> Result<()> {
     let names = to_json(&names);
     sqlx::query!(
         "UPDATE daemons SET generation = generation + 1 WHERE name IN (SELECT value FROM json_each(?))",
@@ -139,24 +125,21 @@ pub async fn touch(db: &mut SqliteConnection, names: &[&DaemonName]) -> Result<(
 }
 
 /// The last revision of a daemon that had this name; 0 if there was none.
-pub async fn last_revision(db: &mut SqliteConnection, name: &DaemonName) -> Result<i64, StoreError> {
+pub async fn last_revision(db: &mut Db, name: &DaemonName) -> Result<i64> {
     let name = name.as_str();
     let last = sqlx::query_scalar!("SELECT revision FROM daemon_counters WHERE daemon = ?", name);
     Ok(last.fetch_optional(db).await?.unwrap_or(0))
 }
 
 /// The first event of a daemon: those before are of another that had its name.
-pub async fn events_visible_from(
-    db: &mut SqliteConnection,
-    name: &DaemonName,
-) -> Result<Option<i64>, StoreError> {
+pub async fn events_visible_from(db: &mut Db, name: &DaemonName) -> Result<Option<i64>> {
     let name = name.as_str();
     let from = sqlx::query_scalar!("SELECT events_visible_from FROM daemons WHERE name = ?", name);
     Ok(from.fetch_optional(db).await?)
 }
 
 /// Forgets a daemon and its control process; the record of a restart of it ends.
-pub async fn delete(db: &mut SqliteConnection, name: &DaemonName, now: i64) -> Result<(), StoreError> {
+pub async fn delete(db: &mut Db, name: &DaemonName, now: i64) -> Result<()> {
     replays::call_off_restart(&mut *db, name, None, now).await?;
     let name = name.as_str();
     sqlx::query!("DELETE FROM daemons WHERE name = ?", name).execute(db).await?;
@@ -164,10 +147,7 @@ pub async fn delete(db: &mut SqliteConnection, name: &DaemonName, now: i64) -> R
 }
 
 /// The incarnation of a daemon.
-pub async fn incarnation(
-    db: &mut SqliteConnection,
-    name: &DaemonName,
-) -> Result<Option<Incarnation>, StoreError> {
+pub async fn incarnation(db: &mut Db, name: &DaemonName) -> Result<Option<Incarnation>> {
     let name = name.as_str();
     let row = sqlx::query!(
         r#"SELECT token, boot_id, pid, start_time, pipe_inode, pipe_birth_ns, applied_generation, is_foreign AS "is_foreign: bool",
@@ -199,11 +179,7 @@ pub async fn incarnation(
 }
 
 /// The daemon whose control process this is, by what was stored of it.
-pub async fn with_process(
-    db: &mut SqliteConnection,
-    boot_id: &str,
-    process: (u32, u64),
-) -> Result<Option<DaemonName>, StoreError> {
+pub async fn with_process(db: &mut Db, boot_id: &str, process: (u32, u64)) -> Result<Option<DaemonName>> {
     let (pid, start_time) = (i64::from(process.0), process.1.cast_signed());
     sqlx::query_scalar!(
         r#"SELECT daemon AS "daemon!" FROM incarnations WHERE boot_id = ? AND pid = ? AND start_time = ?"#,
@@ -219,11 +195,11 @@ pub async fn with_process(
 
 /// Writes the incarnation of a daemon in place of the one before; nothing for a daemon that is gone.
 pub async fn put_incarnation(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     name: &DaemonName,
     incarnation: &Incarnation,
     now: i64,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let name = name.as_str();
     let pid = incarnation.process.map(|(pid, _)| i64::from(pid));
     let start_time = incarnation.process.map(|(_, start)| start.cast_signed());
@@ -258,12 +234,7 @@ pub async fn put_incarnation(
 }
 
 /// Forgets the process of a daemon that the manager stopped: a manager that finds it gone would take it for one that died.
-pub async fn forget_process(
-    db: &mut SqliteConnection,
-    name: &DaemonName,
-    pid: u32,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn forget_process(db: &mut Db, name: &DaemonName, pid: u32, now: i64) -> Result<()> {
     let known = incarnation(&mut *db, name).await?;
     match known.filter(|known| known.process.is_some_and(|(known, _)| known == pid)) {
         Some(known) => put_incarnation(db, name, &Incarnation { process: None, ..known }, now).await,
@@ -273,7 +244,7 @@ pub async fn forget_process(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Store, StoreError, TransactionEnd, events};
+    use super::super::{Store, TransactionEnd, events};
     use super::*;
     use crate::domain::event::DomainEvent;
     use crate::testing::h200;
@@ -282,7 +253,7 @@ mod tests {
     async fn recreated_daemon_begins_with_generation_one() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
-        let read: Result<_, StoreError> = store
+        let read: Result<_> = store
             .write(|db| {
                 Box::pin(async move {
                     let name = DaemonName::parse("gpu0").expect("a name");
@@ -313,7 +284,7 @@ mod tests {
     async fn gpu_is_held_by_one_daemon() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
-        let holders: Result<_, StoreError> = store
+        let holders: Result<_> = store
             .write(|db| {
                 Box::pin(async move {
                     let [old, new] = ["old", "new"].map(|name| DaemonName::parse(name).expect("a name"));
@@ -344,7 +315,7 @@ mod tests {
     async fn only_the_stopped_process_is_forgotten() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
-        let processes: Result<_, StoreError> = store
+        let processes: Result<_> = store
             .write(|db| {
                 Box::pin(async move {
                     let name = DaemonName::parse("gpu0").expect("a name");

@@ -65,7 +65,7 @@ mod tests {
     use super::super::{Store, StoreError};
     use crate::domain::health::{HostFault, HostHealth};
 
-    async fn write(store: &Store) -> Result<(), StoreError> {
+    async fn write(store: &Store) -> super::super::Result<()> {
         store
             .commit(|db| {
                 Box::pin(async move {
@@ -138,7 +138,7 @@ mod tests {
         let store = Store::open_with(&database, 0, health.clone()).await.expect("it opens");
         assert!(health.blocking().is_empty());
         for _ in 0..2 {
-            let met: Result<(), StoreError> = store
+            let met: super::super::Result<()> = store
                 .commit(|db| {
                     Box::pin(async move {
                         let written = sqlx::query("UPDATE host SET written_at = 1").execute(db).await;

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::StoreError;
 use super::failure::StorageFailure;
 use super::files::OpenFiles;
+use super::{Result, StoreError};
 use crate::domain::condition::ConditionReason;
 use crate::domain::health::{FaultReport, HostFault, HostHealth};
 
@@ -23,7 +23,7 @@ impl Guard {
     }
 
     /// Fails if a file was removed or replaced, and reports that, or that the file is back.
-    pub(super) fn check(&self) -> Result<(), StoreError> {
+    pub(super) fn check(&self) -> Result<()> {
         let lost = self.files.lost();
         let news = self.health.set(HostFault::DatabaseLost, lost.clone());
         match lost {

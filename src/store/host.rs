@@ -1,17 +1,15 @@
 //! The host to which the database belongs.
 
-use sqlx::SqliteConnection;
-
 use super::rows::execute;
-use super::{StoreError, replays};
+use super::{Db, Result, replays};
 
 /// The machine ID of the host that the database belongs to; `None` before the first start that knew of it.
-pub async fn machine_id(db: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
+pub async fn machine_id(db: &mut Db) -> Result<Option<String>> {
     Ok(sqlx::query_scalar!("SELECT machine_id FROM host").fetch_optional(db).await?)
 }
 
 /// Writes the host that the database belongs to from now on.
-pub async fn put_machine_id(db: &mut SqliteConnection, machine_id: &str, now: i64) -> Result<(), StoreError> {
+pub async fn put_machine_id(db: &mut Db, machine_id: &str, now: i64) -> Result<()> {
     execute!(db, "INSERT OR REPLACE INTO host (id, machine_id, written_at) VALUES (1, ?, ?)", machine_id, now)
 }
 
@@ -19,12 +17,7 @@ pub async fn put_machine_id(db: &mut SqliteConnection, machine_id: &str, now: i6
 /// its unfinished operations.
 ///
 /// A boot ID names a machine, too: rows of this boot are this machine's, which got a new ID, and stay.
-pub async fn move_to(
-    db: &mut SqliteConnection,
-    machine_id: &str,
-    boot_id: &str,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn move_to(db: &mut Db, machine_id: &str, boot_id: &str, now: i64) -> Result<()> {
     put_machine_id(&mut *db, machine_id, now).await?;
     forget_other_boots(&mut *db, boot_id).await?;
     execute!(db, "DELETE FROM compute_modes WHERE boot_id <> ?", boot_id)?;
@@ -33,7 +26,7 @@ pub async fn move_to(
 }
 
 /// Fails every unfinished operation for this reason, and deletes all that would have continued it.
-pub async fn fail_unfinished(db: &mut SqliteConnection, error: &str, now: i64) -> Result<(), StoreError> {
+pub async fn fail_unfinished(db: &mut Db, error: &str, now: i64) -> Result<()> {
     execute!(
         db,
         "UPDATE operations SET state = 'failed', error = ?, finished_at = ? WHERE state IN ('pending', 'running')",
@@ -48,7 +41,7 @@ pub async fn fail_unfinished(db: &mut SqliteConnection, error: &str, now: i64) -
 /// Deletes the control processes and the leases of earlier boots, whose processes cannot live.
 ///
 /// The directories of an adopted or observed daemon stay known: its owner, or this manager, starts it there again.
-pub async fn forget_other_boots(db: &mut SqliteConnection, boot_id: &str) -> Result<(), StoreError> {
+pub async fn forget_other_boots(db: &mut Db, boot_id: &str) -> Result<()> {
     execute!(db, "DELETE FROM incarnations WHERE boot_id <> ? AND pipe_directory IS NULL", boot_id)?;
     execute!(db, "UPDATE incarnations SET pid = NULL, start_time = NULL, pipe_inode = NULL, pipe_birth_ns = NULL, applied_generation = 0
          WHERE boot_id <> ?",

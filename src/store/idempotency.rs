@@ -1,9 +1,7 @@
 //! Answers to requests, so that a repeated request gets the same answer.
 
-use sqlx::SqliteConnection;
-
-use super::StoreError;
 use super::rows::execute;
+use super::{Db, Result};
 
 /// Time for which a key is kept: a day, in milliseconds.
 pub const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
@@ -20,11 +18,7 @@ pub struct Remembered {
 }
 
 /// The answer given to a caller under a key.
-pub async fn get(
-    db: &mut SqliteConnection,
-    owner: &str,
-    key: &str,
-) -> Result<Option<Remembered>, StoreError> {
+pub async fn get(db: &mut Db, owner: &str, key: &str) -> Result<Option<Remembered>> {
     let key = row_key(owner, key);
     Ok(sqlx::query_as!(Remembered, "SELECT request_hash, response FROM idempotency_keys WHERE key = ?", key)
         .fetch_optional(db)
@@ -32,13 +26,7 @@ pub async fn get(
 }
 
 /// Stores an answer in the transaction of its effect, and deletes old ones.
-pub async fn put(
-    db: &mut SqliteConnection,
-    owner: &str,
-    key: &str,
-    answer: &Remembered,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn put(db: &mut Db, owner: &str, key: &str, answer: &Remembered, now: i64) -> Result<()> {
     let forget = "DELETE FROM idempotency_keys WHERE key IN (SELECT key FROM idempotency_keys WHERE created_at < ? LIMIT ?)";
     sqlx::query(forget).bind(now - REMEMBERED_MS).bind(FORGOTTEN).execute(&mut *db).await?;
     execute!(

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
+use sqlx::{QueryBuilder, Row as _, Sqlite};
 
 use super::rows::{condition, execute};
 use super::values::{AsJson, AsText};
-use super::{StoreError, to_json};
+use super::{Db, Result, to_json};
 use crate::domain::client::ClientId;
 use crate::domain::event::{DomainEvent, EventTrigger, NewEvent};
 use crate::domain::incident::{
@@ -22,12 +22,12 @@ pub const KEPT: i64 = 10_000;
 /// Writes the changes of incidents that an event causes; returns the events about these incidents, which the caller writes. `id` is the
 /// event's number, and `cause` that of its cause.
 pub async fn record(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     event: &NewEvent,
     id: i64,
     cause: Option<i64>,
     now: i64,
-) -> Result<Vec<DomainEvent>, StoreError> {
+) -> Result<Vec<DomainEvent>> {
     let mut events = Vec::new();
     for change in changes(&mut *db, event, Some(id), cause, now).await? {
         let number = match change.id {
@@ -52,11 +52,7 @@ pub async fn record(
 }
 
 /// Applies the changes of an event to its incidents, without writing the event; false if it opens a new one, and nothing was changed.
-pub(super) async fn change_quietly(
-    db: &mut SqliteConnection,
-    event: &NewEvent,
-    now: i64,
-) -> Result<bool, StoreError> {
+pub(super) async fn change_quietly(db: &mut Db, event: &NewEvent, now: i64) -> Result<bool> {
     let changes = changes(&mut *db, event, None, None, now).await?;
     let known: Option<Vec<(i64, Incident)>> =
         changes.into_iter().map(|change| Some((change.id?, change.incident))).collect();
@@ -69,12 +65,12 @@ pub(super) async fn change_quietly(
 
 /// Returns the changes of incidents that an event causes.
 async fn changes(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     event: &NewEvent,
     id: Option<i64>,
     cause: Option<i64>,
     now: i64,
-) -> Result<Vec<IncidentChange>, StoreError> {
+) -> Result<Vec<IncidentChange>> {
     // What an event of an incident causes belongs to it, whatever that is.
     let caused = cause.and_then(|_| event.subject().daemon);
     let Some(daemon) = event.event.concerned_daemon().cloned().or(caused) else { return Ok(Vec::new()) };
@@ -96,7 +92,7 @@ async fn changes(
 }
 
 /// Records the workloads of an incident's tenants, while the tenants still exist.
-async fn name_workloads(db: &mut SqliteConnection, incident: &mut Incident) -> Result<(), StoreError> {
+async fn name_workloads(db: &mut Db, incident: &mut Incident) -> Result<()> {
     let known = |tenant: &&TenantName| !incident.workloads.contains_key(*tenant);
     let unknown: Vec<TenantName> = incident.named_tenants().into_iter().filter(known).cloned().collect();
     for name in unknown {
@@ -108,11 +104,7 @@ async fn name_workloads(db: &mut SqliteConnection, incident: &mut Incident) -> R
 }
 
 /// The incidents of a daemon that an event may concern: open ones, and those that ended a short time ago, oldest first.
-async fn of_daemon(
-    db: &mut SqliteConnection,
-    daemon: &DaemonName,
-    now: i64,
-) -> Result<Vec<StoredIncident>, StoreError> {
+async fn of_daemon(db: &mut Db, daemon: &DaemonName, now: i64) -> Result<Vec<StoredIncident>> {
     // Each by its own index.
     let query = sqlx::query_as!(
         StoredIncident,
@@ -127,7 +119,7 @@ async fn of_daemon(
     Ok(query.fetch_all(db).await?)
 }
 
-async fn gpus(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec<GpuUuid>, StoreError> {
+async fn gpus(db: &mut Db, daemon: &DaemonName) -> Result<Vec<GpuUuid>> {
     let query = sqlx::query!(
         r#"SELECT gpu AS "gpu: AsText<GpuUuid>" FROM daemon_gpus WHERE daemon = ? ORDER BY gpu"#,
         daemon.as_str()
@@ -135,7 +127,7 @@ async fn gpus(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec<GpuU
     Ok(query.map(|row| row.gpu.0).fetch_all(db).await?)
 }
 
-async fn connected(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec<ClientId>, StoreError> {
+async fn connected(db: &mut Db, daemon: &DaemonName) -> Result<Vec<ClientId>> {
     let query = sqlx::query_as!(
         ClientId,
         r#"SELECT pid AS "pid: u32", start_time AS "start_time: u64" FROM connected_clients WHERE daemon = ?"#,
@@ -144,7 +136,7 @@ async fn connected(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec
     Ok(query.fetch_all(db).await?)
 }
 
-async fn insert(db: &mut SqliteConnection, incident: &Incident, first_event: i64) -> Result<i64, StoreError> {
+async fn insert(db: &mut Db, incident: &Incident, first_event: i64) -> Result<i64> {
     let id = sqlx::query!(
         "INSERT INTO incidents (kind, severity, daemon, opened_at, recovered_at, first_event, content)
          VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -163,7 +155,7 @@ async fn insert(db: &mut SqliteConnection, incident: &Incident, first_event: i64
     Ok(id)
 }
 
-async fn update(db: &mut SqliteConnection, id: i64, incident: &Incident) -> Result<(), StoreError> {
+async fn update(db: &mut Db, id: i64, incident: &Incident) -> Result<()> {
     execute!(
         db,
         "UPDATE incidents SET kind = ?, severity = ?, recovered_at = ?, acknowledged_at = ?, content = ? WHERE id = ?",
@@ -177,7 +169,7 @@ async fn update(db: &mut SqliteConnection, id: i64, incident: &Incident) -> Resu
     put_subjects(db, id, incident).await
 }
 
-async fn put_subjects(db: &mut SqliteConnection, id: i64, incident: &Incident) -> Result<(), StoreError> {
+async fn put_subjects(db: &mut Db, id: i64, incident: &Incident) -> Result<()> {
     let gpus = incident.gpus.iter().map(|gpu| ("gpu", gpu.as_str().to_owned()));
     let tenants = incident.tenants().into_iter().map(|tenant| ("tenant", tenant.to_string()));
     for (kind, name) in gpus.chain(tenants) {
@@ -193,7 +185,7 @@ async fn put_subjects(db: &mut SqliteConnection, id: i64, incident: &Incident) -
 }
 
 /// The incident of that number, with the event that opened it.
-pub async fn get(db: &mut SqliteConnection, id: i64) -> Result<Option<(StoredIncident, i64)>, StoreError> {
+pub async fn get(db: &mut Db, id: i64) -> Result<Option<(StoredIncident, i64)>> {
     let query = sqlx::query!(
         r#"SELECT content AS "incident: AsJson<Incident>", first_event FROM incidents WHERE id = ?"#,
         id
@@ -204,11 +196,11 @@ pub async fn get(db: &mut SqliteConnection, id: i64) -> Result<Option<(StoredInc
 
 /// Records that an incident was acknowledged.
 pub async fn acknowledge(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     id: i64,
     incident: &Incident,
     acknowledged: Acknowledgement,
-) -> Result<Incident, StoreError> {
+) -> Result<Incident> {
     let incident = Incident { acknowledged: Some(acknowledged), ..incident.clone() };
     update(db, id, &incident).await?;
     Ok(incident)
@@ -216,11 +208,11 @@ pub async fn acknowledge(
 
 /// Up to `limit` incidents that are requested, newest first, from the one before `before`.
 pub async fn page(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     filter: &IncidentFilter,
     before: Option<i64>,
     limit: i64,
-) -> Result<Vec<StoredIncident>, StoreError> {
+) -> Result<Vec<StoredIncident>> {
     let mut query = QueryBuilder::<Sqlite>::new("SELECT id, content FROM incidents WHERE true");
     condition(&mut query, "id < ?", before);
     push_conditions(&mut query, filter);
@@ -229,10 +221,7 @@ pub async fn page(
 }
 
 /// The incidents that a query finds, in its order.
-async fn found(
-    db: &mut SqliteConnection,
-    mut query: QueryBuilder<Sqlite>,
-) -> Result<Vec<StoredIncident>, StoreError> {
+async fn found(db: &mut Db, mut query: QueryBuilder<Sqlite>) -> Result<Vec<StoredIncident>> {
     let rows = query.build().fetch_all(db).await?;
     rows.iter()
         .map(|row| {
@@ -242,11 +231,7 @@ async fn found(
 }
 
 /// Returns up to `limit` of the requested incidents, the most important first: open ones, then by severity, then the newest.
-pub async fn worst(
-    db: &mut SqliteConnection,
-    filter: &IncidentFilter,
-    limit: i64,
-) -> Result<Vec<StoredIncident>, StoreError> {
+pub async fn worst(db: &mut Db, filter: &IncidentFilter, limit: i64) -> Result<Vec<StoredIncident>> {
     let mut query = QueryBuilder::<Sqlite>::new("SELECT id, content FROM incidents WHERE true");
     push_conditions(&mut query, filter);
     query.push(" ORDER BY recovered_at IS NOT NULL, severity DESC, id DESC LIMIT ").push_bind(limit);
@@ -254,7 +239,7 @@ pub async fn worst(
 }
 
 /// Counts the requested incidents, and the open ones among them.
-pub async fn count(db: &mut SqliteConnection, filter: &IncidentFilter) -> Result<(u64, u64), StoreError> {
+pub async fn count(db: &mut Db, filter: &IncidentFilter) -> Result<(u64, u64)> {
     let mut query = QueryBuilder::<Sqlite>::new(
         "SELECT count(*) AS total, count(*) FILTER (WHERE recovered_at IS NULL) AS open FROM incidents WHERE true",
     );
@@ -289,7 +274,7 @@ fn push_conditions(query: &mut QueryBuilder<Sqlite>, filter: &IncidentFilter) {
 }
 
 /// Counts the open incidents by kind.
-pub async fn open_by_kind(db: &mut SqliteConnection) -> Result<BTreeMap<IncidentKind, u64>, StoreError> {
+pub async fn open_by_kind(db: &mut Db) -> Result<BTreeMap<IncidentKind, u64>> {
     let query = sqlx::query!(
         r#"SELECT kind AS "kind!: AsText<IncidentKind>", count(*) AS "count!: u64"
            FROM incidents WHERE recovered_at IS NULL GROUP BY kind"#
@@ -298,7 +283,7 @@ pub async fn open_by_kind(db: &mut SqliteConnection) -> Result<BTreeMap<Incident
 }
 
 /// The open incidents, oldest first.
-pub async fn open(db: &mut SqliteConnection) -> Result<Vec<StoredIncident>, StoreError> {
+pub async fn open(db: &mut Db) -> Result<Vec<StoredIncident>> {
     let query = sqlx::query_as!(
         StoredIncident,
         r#"SELECT id AS "id!", content AS "incident: AsJson<Incident>" FROM incidents WHERE recovered_at IS NULL ORDER BY id"#
@@ -307,7 +292,7 @@ pub async fn open(db: &mut SqliteConnection) -> Result<Vec<StoredIncident>, Stor
 }
 
 /// Deletes incidents that ended before a time, and the oldest ended ones beyond [`KEPT`], up to `most`; returns their number.
-pub async fn prune(db: &mut SqliteConnection, before: i64, most: i64) -> Result<u64, StoreError> {
+pub async fn prune(db: &mut Db, before: i64, most: i64) -> Result<u64> {
     let done = sqlx::query!(
         "DELETE FROM incidents WHERE id IN (
              SELECT id FROM incidents WHERE recovered_at < ?1
@@ -327,7 +312,7 @@ pub async fn prune(db: &mut SqliteConnection, before: i64, most: i64) -> Result<
 }
 
 /// Returns true if there is an incident to prune.
-pub async fn has_expired(db: &mut SqliteConnection, before: i64) -> Result<bool, StoreError> {
+pub async fn has_expired(db: &mut Db, before: i64) -> Result<bool> {
     let expired = sqlx::query_scalar!(
         r#"SELECT EXISTS (SELECT 1 FROM incidents WHERE recovered_at < ?1)
                   OR (SELECT count(*) FROM incidents WHERE recovered_at IS NOT NULL) > ?2 AS "expired!: bool""#,

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use sqlx::{Connection as _, SqliteConnection};
+use sqlx::Connection as _;
 
 use super::schema::{self, Schema};
-use super::{StoreError, daemons, host, tenants};
+use super::{Db, Result, daemons, host, tenants};
 use crate::domain::daemon::Daemon;
 use crate::domain::tenant::Tenant;
 
@@ -36,7 +36,7 @@ pub struct Contents {
 }
 
 /// Inspects a database.
-pub async fn inspect(path: &Path) -> Result<Inspection, StoreError> {
+pub async fn inspect(path: &Path) -> Result<Inspection> {
     let mut connection = schema::open_to_read(path).await?;
     let mut damage = damage(&mut connection).await?;
     let schema = schema::read(&mut connection).await?;
@@ -51,12 +51,12 @@ pub async fn inspect(path: &Path) -> Result<Inspection, StoreError> {
 }
 
 /// Returns the first damage that SQLite finds in a database; `None` if it is intact.
-pub(super) async fn damage(db: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
+pub(super) async fn damage(db: &mut Db) -> Result<Option<String>> {
     let found: Vec<String> = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_all(db).await?;
     Ok((found != ["ok"]).then(|| found.into_iter().next().unwrap_or_default()))
 }
 
-async fn contents(db: &mut SqliteConnection) -> Result<Contents, StoreError> {
+async fn contents(db: &mut Db) -> Result<Contents> {
     let machine_id = host::machine_id(&mut *db).await?;
     let daemons = daemons::all(&mut *db).await?;
     let (mut tokens, mut processes) = (Vec::new(), Vec::new());

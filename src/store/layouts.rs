@@ -1,11 +1,10 @@
 //! Layouts, their versions, and what each daemon holds or is to hold of them.
 
-use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::rows::execute;
 use super::values::{AsJson, AsText};
-use super::{StoreError, events, to_json};
+use super::{Db, Result, StoreError, events, to_json};
 use crate::domain::daemon::Daemon;
 use crate::domain::event::{DomainEvent, EventCause};
 use crate::domain::gpu::Gpu;
@@ -41,19 +40,19 @@ pub struct NewVersion<'v> {
 }
 
 /// The newest version of a layout.
-pub async fn newest(db: &mut SqliteConnection, name: &LayoutName) -> Result<Option<Version>, StoreError> {
+pub async fn newest(db: &mut Db, name: &LayoutName) -> Result<Option<Version>> {
     let query = select!("WHERE layout = ? ORDER BY version DESC LIMIT 1", name.as_str());
     Ok(query.fetch_optional(db).await?)
 }
 
 /// One version of a layout.
-pub async fn version(db: &mut SqliteConnection, wanted: &VersionRef) -> Result<Option<Version>, StoreError> {
+pub async fn version(db: &mut Db, wanted: &VersionRef) -> Result<Option<Version>> {
     let query = select!("WHERE layout = ? AND version = ?", wanted.name.as_str(), wanted.version);
     Ok(query.fetch_optional(db).await?)
 }
 
 /// Up to `limit` layouts by name, each in its newest version, from the one after `after`.
-pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<Vec<Version>, StoreError> {
+pub async fn page(db: &mut Db, after: &str, limit: i64) -> Result<Vec<Version>> {
     let query = select!(
         "WHERE layout > ?1 AND version = (SELECT max(version) FROM layout_versions WHERE layout = newest.layout)
            ORDER BY layout LIMIT ?2",
@@ -64,23 +63,23 @@ pub async fn page(db: &mut SqliteConnection, after: &str, limit: i64) -> Result<
 }
 
 /// The last row of any version; 0 before the first. Rows are added and removed, and never changed.
-pub async fn last_row(db: &mut SqliteConnection) -> Result<i64, StoreError> {
+pub async fn last_row(db: &mut Db) -> Result<i64> {
     // The macro does not know the type of a row's number.
     Ok(sqlx::query_scalar("SELECT coalesce(max(rowid), 0) FROM layout_versions").fetch_one(db).await?)
 }
 
 /// The versions that were written after a row, in their order.
-pub async fn written_after(db: &mut SqliteConnection, row: i64) -> Result<Vec<Version>, StoreError> {
+pub async fn written_after(db: &mut Db, row: i64) -> Result<Vec<Version>> {
     Ok(select!("WHERE rowid > ? ORDER BY rowid", row).fetch_all(db).await?)
 }
 
 /// Up to `limit` versions of a layout, the newest first, from the one before `before`.
 pub async fn versions(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     name: &LayoutName,
     before: Option<u32>,
     limit: i64,
-) -> Result<Vec<Version>, StoreError> {
+) -> Result<Vec<Version>> {
     let before = before.map_or(i64::MAX, i64::from);
     let query = select!(
         "WHERE layout = ? AND version < ? ORDER BY version DESC LIMIT ?",
@@ -92,7 +91,7 @@ pub async fn versions(
 }
 
 /// The number that the next version of a layout has: 1, or one more than any that it ever had.
-pub async fn next_number(db: &mut SqliteConnection, name: &LayoutName) -> Result<u32, StoreError> {
+pub async fn next_number(db: &mut Db, name: &LayoutName) -> Result<u32> {
     let highest = sqlx::query_scalar!(
         r#"SELECT version AS "version: u32" FROM layout_counters WHERE layout = ?"#,
         name.as_str()
@@ -101,12 +100,7 @@ pub async fn next_number(db: &mut SqliteConnection, name: &LayoutName) -> Result
 }
 
 /// Writes a version with the next number; returns that number.
-pub async fn put(
-    db: &mut SqliteConnection,
-    name: &LayoutName,
-    new: &NewVersion<'_>,
-    now: i64,
-) -> Result<u32, StoreError> {
+pub async fn put(db: &mut Db, name: &LayoutName, new: &NewVersion<'_>, now: i64) -> Result<u32> {
     let number = next_number(&mut *db, name).await?;
     execute!(
         db,
@@ -133,10 +127,7 @@ pub async fn put(
 }
 
 /// Returns the origin of a version, if it was imported.
-pub async fn provenance(
-    db: &mut SqliteConnection,
-    wanted: &VersionRef,
-) -> Result<Option<serde_json::Value>, StoreError> {
+pub async fn provenance(db: &mut Db, wanted: &VersionRef) -> Result<Option<serde_json::Value>> {
     let query = sqlx::query_scalar!(
         r#"SELECT provenance AS "provenance: AsJson<serde_json::Value>" FROM layout_versions WHERE layout = ? AND version = ?"#,
         wanted.name.as_str(),
@@ -148,16 +139,13 @@ pub async fn provenance(
 /// Deletes a layout with all its versions and the records about it.
 ///
 /// The caller has made sure that no daemon names it and no operation waits for it.
-pub async fn delete(db: &mut SqliteConnection, name: &LayoutName) -> Result<(), StoreError> {
+pub async fn delete(db: &mut Db, name: &LayoutName) -> Result<()> {
     execute!(db, "DELETE FROM applied_layouts WHERE layout = ?", name.as_str())?;
     execute!(db, "DELETE FROM layouts WHERE name = ?", name.as_str())
 }
 
 /// Returns the record of a daemon's layout: the partition IDs that its steps gave.
-pub async fn applied(
-    db: &mut SqliteConnection,
-    daemon: &DaemonName,
-) -> Result<Option<AppliedLayout>, StoreError> {
+pub async fn applied(db: &mut Db, daemon: &DaemonName) -> Result<Option<AppliedLayout>> {
     let query = sqlx::query!(
         r#"SELECT layout AS "name: AsText<LayoutName>", version AS "version: u32", gpu_map AS "gpu_map: AsJson<GpuMap>",
                record AS "record: AsJson<record::Record>", source AS "source: AsText<PartitionIdSource>"
@@ -175,11 +163,11 @@ pub async fn applied(
 
 /// Writes the record of a daemon's layout, or deletes it.
 pub async fn put_applied(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     daemon: &DaemonName,
     applied: Option<&AppliedLayout>,
     now: i64,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let Some(applied) = applied else {
         return execute!(db, "DELETE FROM applied_layouts WHERE daemon = ?", daemon.as_str());
     };
@@ -198,10 +186,7 @@ pub async fn put_applied(
 }
 
 /// The change of a daemon's layout that is under way, and the operation that makes it.
-pub async fn change(
-    db: &mut SqliteConnection,
-    daemon: &DaemonName,
-) -> Result<Option<(Uuid, LayoutChange)>, StoreError> {
+pub async fn change(db: &mut Db, daemon: &DaemonName) -> Result<Option<(Uuid, LayoutChange)>> {
     let query = sqlx::query!(
         r#"SELECT operation AS "operation!: AsText<Uuid>", previous AS "previous: AsJson<Previous>", recreate AS "recreate: bool"
            FROM layout_changes WHERE daemon = ?"#,
@@ -214,11 +199,11 @@ pub async fn change(
 
 /// Writes a change of a daemon's layout, in place of an earlier one of the same operation.
 pub async fn put_change(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     operation: Uuid,
     daemon: &DaemonName,
     change: &LayoutChange,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     execute!(
         db,
         "INSERT OR REPLACE INTO layout_changes (operation, daemon, previous, recreate) VALUES (?, ?, ?, ?)",
@@ -230,11 +215,7 @@ pub async fn put_change(
 }
 
 /// The layout of a daemon as its driver applies it; `None` for a daemon without one.
-pub async fn desired(
-    db: &mut SqliteConnection,
-    daemon: &Daemon,
-    gpus: &[Gpu],
-) -> Result<Option<DesiredLayout>, StoreError> {
+pub async fn desired(db: &mut Db, daemon: &Daemon, gpus: &[Gpu]) -> Result<Option<DesiredLayout>> {
     let Some(active) = &daemon.spec.layout else { return Ok(None) };
     let layout = content(&mut *db, active).await?;
     let applied = applied(&mut *db, &daemon.name).await?;
@@ -252,7 +233,7 @@ pub async fn desired(
 }
 
 /// Returns the content of a daemon's layout.
-pub async fn content(db: &mut SqliteConnection, active: &ActiveLayout) -> Result<Layout, StoreError> {
+pub async fn content(db: &mut Db, active: &ActiveLayout) -> Result<Layout> {
     let wanted = active.version_ref();
     let found = version(db, &wanted).await?;
     found.map(|found| found.layout).ok_or_else(|| StoreError::Corrupt {
@@ -283,12 +264,8 @@ mod tests {
 
     async fn write<T: Send + 'static>(
         store: &Store,
-        job: impl for<'c> FnOnce(
-            &'c mut SqliteConnection,
-        ) -> futures_util::future::BoxFuture<'c, Result<T, StoreError>>
-        + Send
-        + 'static,
-    ) -> Result<T, StoreError> {
+        job: impl for<'c> FnOnce(&'c mut Db) -> futures_util::future::BoxFuture<'c, Result<T>> + Send + 'static,
+    ) -> Result<T> {
         store.commit(job).await
     }
 

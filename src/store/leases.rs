@@ -1,10 +1,8 @@
 //! Leases: which processes were started for which tenant.
 
-use sqlx::SqliteConnection;
-
-use super::StoreError;
 use super::rows::execute;
 use super::values::AsText;
+use super::{Db, Result};
 use crate::domain::TenantName;
 use crate::domain::client::{ClientId, Lease, LeaseKind, LeaseRecord};
 
@@ -30,21 +28,17 @@ macro_rules! select {
 }
 
 /// All leases of this boot.
-pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Lease>, StoreError> {
+pub async fn all(db: &mut Db, boot_id: &str) -> Result<Vec<Lease>> {
     Ok(records(db, boot_id).await?.into_iter().map(|record| record.lease).collect())
 }
 
 /// All leases of this boot, with what else is kept of them.
-pub async fn records(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<LeaseRecord>, StoreError> {
+pub async fn records(db: &mut Db, boot_id: &str) -> Result<Vec<LeaseRecord>> {
     Ok(select!("WHERE boot_id = ? ORDER BY pid, start_time", boot_id).fetch_all(db).await?)
 }
 
 /// The lease of a process for a tenant, whichever boot it is of: a start time of another boot is another process, or gone.
-pub async fn of(
-    db: &mut SqliteConnection,
-    tenant: &TenantName,
-    process: ClientId,
-) -> Result<Option<LeaseRecord>, StoreError> {
+pub async fn of(db: &mut Db, tenant: &TenantName, process: ClientId) -> Result<Option<LeaseRecord>> {
     let (pid, start_time) = columns(process);
     let query =
         select!("WHERE pid = ? AND start_time = ? AND tenant = ? LIMIT 1", pid, start_time, tenant.as_str());
@@ -52,7 +46,7 @@ pub async fn of(
 }
 
 /// Writes a lease; the same process asking again for its tenant replaces its own.
-pub async fn put(db: &mut SqliteConnection, record: &LeaseRecord, boot_id: &str) -> Result<(), StoreError> {
+pub async fn put(db: &mut Db, record: &LeaseRecord, boot_id: &str) -> Result<()> {
     let (pid, start_time) = columns(record.lease.holder);
     execute!(db, "INSERT OR REPLACE INTO leases (pid, start_time, boot_id, tenant, kind, by_operator, command, created_at)
          VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -67,7 +61,7 @@ pub async fn put(db: &mut SqliteConnection, record: &LeaseRecord, boot_id: &str)
 }
 
 /// Forgets the lease of a process that is gone.
-pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), StoreError> {
+pub async fn delete(db: &mut Db, holder: ClientId) -> Result<()> {
     let (pid, start_time) = columns(holder);
     execute!(db, "DELETE FROM leases WHERE pid = ? AND start_time = ?", pid, start_time)
 }

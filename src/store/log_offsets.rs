@@ -1,17 +1,11 @@
 //! Offset up to which the server.log of each daemon was read for events.
 
-use sqlx::SqliteConnection;
-
-use super::StoreError;
 use super::rows::execute;
+use super::{Db, Result};
 use crate::domain::{DaemonName, FilePlace, Inode};
 
 /// Writes the offset up to which the server.log of a daemon was read; nothing for a deleted daemon.
-pub async fn put(
-    db: &mut SqliteConnection,
-    daemon: &DaemonName,
-    offset: FilePlace,
-) -> Result<(), StoreError> {
+pub async fn put(db: &mut Db, daemon: &DaemonName, offset: FilePlace) -> Result<()> {
     execute!(
         db,
         "INSERT OR REPLACE INTO log_offsets (daemon, inode, inode_birth_ns, read_offset)
@@ -24,7 +18,7 @@ pub async fn put(
 }
 
 /// Returns the offset up to which the server.log of a daemon was read.
-pub async fn get(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Option<FilePlace>, StoreError> {
+pub async fn get(db: &mut Db, daemon: &DaemonName) -> Result<Option<FilePlace>> {
     let query = sqlx::query!(
         "SELECT inode, inode_birth_ns, read_offset FROM log_offsets WHERE daemon = ?",
         daemon.as_str()

@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
-use sqlx::{Connection as _, SqliteConnection};
+use sqlx::Connection as _;
 use uuid::Uuid;
 
 use super::rows::execute;
 use super::values::{AsJson, AsText};
-use super::{StoreError, schema, to_json};
+use super::{Db, Result, schema, to_json};
 use crate::domain::GpuUuid;
 use crate::domain::maintenance::{Maintenance, MaintenanceState};
 
 /// The maintenance, if there is one.
-pub async fn get(db: &mut SqliteConnection) -> Result<Option<Maintenance>, StoreError> {
+pub async fn get(db: &mut Db) -> Result<Option<Maintenance>> {
     let query = sqlx::query_as!(
         Maintenance,
         r#"SELECT operation AS "operation: AsText<Uuid>", state AS "state: AsText<MaintenanceState>",
@@ -22,7 +22,7 @@ pub async fn get(db: &mut SqliteConnection) -> Result<Option<Maintenance>, Store
 }
 
 /// Writes the state of the maintenance in place of the one before; the inventory stays.
-pub async fn put(db: &mut SqliteConnection, maintenance: &Maintenance) -> Result<(), StoreError> {
+pub async fn put(db: &mut Db, maintenance: &Maintenance) -> Result<()> {
     execute!(
         db,
         "INSERT INTO maintenance (id, operation, state, gpus, since) VALUES (1, ?, ?, ?, ?)
@@ -35,19 +35,19 @@ pub async fn put(db: &mut SqliteConnection, maintenance: &Maintenance) -> Result
 }
 
 /// Writes that the driver is unloaded, with the inventory that is shown meanwhile.
-pub async fn put_active(db: &mut SqliteConnection, inventory: &str) -> Result<(), StoreError> {
+pub async fn put_active(db: &mut Db, inventory: &str) -> Result<()> {
     let state = MaintenanceState::Active.as_str();
     execute!(db, "UPDATE maintenance SET state = ?, inventory = ?", state, inventory)
 }
 
 /// Forgets the maintenance: it is over.
-pub async fn delete(db: &mut SqliteConnection) -> Result<(), StoreError> {
+pub async fn delete(db: &mut Db) -> Result<()> {
     execute!(db, "DELETE FROM maintenance")
 }
 
 /// The inventory that is shown while the driver is unloaded; `None` while the driver is queried, and for another machine's
 /// maintenance.
-pub async fn inventory(db: &mut SqliteConnection, machine_id: &str) -> Result<Option<String>, StoreError> {
+pub async fn inventory(db: &mut Db, machine_id: &str) -> Result<Option<String>> {
     let row = sqlx::query_scalar!(
         "SELECT inventory FROM maintenance WHERE state = ? AND (SELECT machine_id FROM host) = ?",
         MaintenanceState::Active.as_str(),

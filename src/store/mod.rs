@@ -63,6 +63,11 @@ use self::writer::JobSource;
 use crate::domain::health::HostHealth;
 use crate::metrics::store::Commits;
 
+/// A connection, in the transaction that its caller began.
+pub type Db = SqliteConnection;
+/// The result of what needs the store.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
 /// Connections that read; pages and lists are short, and the host has few cores to give.
 const READERS: u32 = 4;
 
@@ -80,12 +85,12 @@ impl Store {
     /// Opens or creates `path`, migrates it, and starts the writer.
     ///
     /// The caller holds the state directory's lock. A copy is made before anything is migrated.
-    pub async fn open(path: &Path, now: i64) -> Result<Self, StoreError> {
+    pub async fn open(path: &Path, now: i64) -> Result<Self> {
         Self::open_with(path, now, HostHealth::default()).await
     }
 
     /// Opens the store like [`Store::open`], and reports the state of the file to `health`.
-    pub async fn open_with(path: &Path, now: i64, health: HostHealth) -> Result<Self, StoreError> {
+    pub async fn open_with(path: &Path, now: i64, health: HostHealth) -> Result<Self> {
         let mut connection = schema::open(path, &schema::MIGRATIONS, now).await?;
         let (newest, events) = watch::channel(events::newest(&mut connection).await?);
         let readers = SqlitePoolOptions::new()
@@ -112,7 +117,7 @@ impl Store {
     }
 
     /// A connection that reads; every query on it sees a state that was committed.
-    pub async fn read(&self) -> Result<sqlx::pool::PoolConnection<sqlx::Sqlite>, StoreError> {
+    pub async fn read(&self) -> Result<sqlx::pool::PoolConnection<sqlx::Sqlite>> {
         if self.guard.is_lost() {
             // What would be opened now is another file.
             return self.readers.try_acquire().ok_or_else(|| self.guard.lost());
@@ -126,7 +131,7 @@ impl Store {
     }
 
     /// Checks that the database can be written, by a write that changes nothing.
-    pub async fn check_writes(&self) -> Result<(), StoreError> {
+    pub async fn check_writes(&self) -> Result<()> {
         self.commit(|db| {
             Box::pin(async move {
                 sqlx::query("UPDATE host SET written_at = written_at").execute(db).await?;
@@ -191,7 +196,7 @@ impl Store {
         self.sealed.store(false, Ordering::Release);
     }
 
-    fn refuse_sealed(&self) -> Result<(), StoreError> {
+    fn refuse_sealed(&self) -> Result<()> {
         if self.is_sealed() { Err(StoreError::Sealed) } else { Ok(()) }
     }
 
@@ -228,7 +233,7 @@ impl Store {
 }
 
 /// Bytes of the file, its log not included.
-pub async fn size(db: &mut SqliteConnection) -> Result<u64, StoreError> {
+pub async fn size(db: &mut Db) -> Result<u64> {
     let bytes: i64 =
         sqlx::query_scalar("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()")
             .fetch_one(db)

@@ -1,15 +1,9 @@
 //! Names that differ only in hyphens and underscores.
 
-use sqlx::SqliteConnection;
-
-use super::StoreError;
+use super::{Db, Result};
 
 /// The daemon, tenant or layout, by its `kind`, whose name differs from this one only in hyphens and underscores.
-pub async fn namesake(
-    db: &mut SqliteConnection,
-    kind: &str,
-    name: &str,
-) -> Result<Option<String>, StoreError> {
+pub async fn namesake(db: &mut Db, kind: &str, name: &str) -> Result<Option<String>> {
     let folded = name.replace('-', "_");
     let found = sqlx::query_scalar!(
         r#"SELECT name AS "name!" FROM daemons WHERE ?1 = 'daemon' AND replace(name, '-', '_') = ?2 AND name <> ?3

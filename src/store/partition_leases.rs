@@ -4,12 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::SqliteConnection;
-
-use super::StoreError;
 use super::leases::columns;
 use super::rows::execute;
 use super::values::AsText;
+use super::{Db, Result};
 use crate::domain::client::ClientId;
 use crate::domain::partitions::PartitionRef;
 use crate::domain::{GpuUuid, PartitionId, TenantName};
@@ -29,7 +27,7 @@ pub struct PartitionLease {
 const NO_TENANT: &str = "";
 
 /// All of this boot.
-pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<PartitionLease>, StoreError> {
+pub async fn all(db: &mut Db, boot_id: &str) -> Result<Vec<PartitionLease>> {
     let query = sqlx::query!(
         r#"SELECT pid AS "pid: u32", start_time AS "start_time: u64", gpu AS "gpu: AsText<GpuUuid>",
                partition_id AS "id: AsText<PartitionId>", nullif(tenant, ?) AS "tenant: AsText<TenantName>"
@@ -46,10 +44,7 @@ pub async fn all(db: &mut SqliteConnection, boot_id: &str) -> Result<Vec<Partiti
 }
 
 /// The processes of this boot that were started in each partition, whether they live or not.
-pub async fn holders(
-    db: &mut SqliteConnection,
-    boot_id: &str,
-) -> Result<BTreeMap<PartitionRef, Vec<ClientId>>, StoreError> {
+pub async fn holders(db: &mut Db, boot_id: &str) -> Result<BTreeMap<PartitionRef, Vec<ClientId>>> {
     let mut holders: BTreeMap<PartitionRef, Vec<ClientId>> = BTreeMap::new();
     for lease in all(db, boot_id).await? {
         holders.entry(lease.partition).or_default().push(lease.holder);
@@ -58,12 +53,7 @@ pub async fn holders(
 }
 
 /// Writes that a process is started in a partition; the caller has made sure that it is in no other one of that GPU.
-pub async fn put(
-    db: &mut SqliteConnection,
-    lease: &PartitionLease,
-    boot_id: &str,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn put(db: &mut Db, lease: &PartitionLease, boot_id: &str, now: i64) -> Result<()> {
     let (pid, start_time) = columns(lease.holder);
     execute!(db, "INSERT OR REPLACE INTO partition_leases (pid, start_time, boot_id, gpu, partition_id, tenant, created_at)
          VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -77,13 +67,13 @@ pub async fn put(
 }
 
 /// Deletes the leases of a process that is gone.
-pub async fn delete(db: &mut SqliteConnection, holder: ClientId) -> Result<(), StoreError> {
+pub async fn delete(db: &mut Db, holder: ClientId) -> Result<()> {
     let (pid, start_time) = columns(holder);
     execute!(db, "DELETE FROM partition_leases WHERE pid = ? AND start_time = ?", pid, start_time)
 }
 
 /// Takes the tenant from the leases of a process: it lives, and is no longer its tenant's.
-pub async fn disown_holder(db: &mut SqliteConnection, holder: ClientId) -> Result<(), StoreError> {
+pub async fn disown_holder(db: &mut Db, holder: ClientId) -> Result<()> {
     let (pid, start_time) = columns(holder);
     execute!(
         db,
@@ -95,7 +85,7 @@ pub async fn disown_holder(db: &mut SqliteConnection, holder: ClientId) -> Resul
 }
 
 /// Takes a tenant from its leases: it is deleted, and another may get its name.
-pub async fn disown(db: &mut SqliteConnection, tenant: &TenantName) -> Result<(), StoreError> {
+pub async fn disown(db: &mut Db, tenant: &TenantName) -> Result<()> {
     execute!(db, "UPDATE partition_leases SET tenant = ? WHERE tenant = ?", NO_TENANT, tenant.as_str())
 }
 
@@ -117,7 +107,7 @@ mod tests {
             tenant: Some(TenantName::parse(tenant).expect("a name")),
         };
         let leases = [of(1, "web"), of(2, "batch"), of(3, "batch")];
-        let left: Result<Vec<PartitionLease>, StoreError> = store
+        let left: Result<Vec<PartitionLease>> = store
             .commit(move |db| {
                 Box::pin(async move {
                     for lease in &leases {

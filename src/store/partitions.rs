@@ -1,16 +1,14 @@
 //! The partitions that were made in the control process of each daemon.
 
-use sqlx::SqliteConnection;
-
 use super::rows::execute;
 use super::values::AsJson;
-use super::{StoreError, daemons, layouts, parsed, to_json};
+use super::{Db, Result, daemons, layouts, parsed, to_json};
 use crate::domain::DaemonName;
 use crate::domain::layout::active::AppliedLayout;
 use crate::domain::layout::record::PartitionRun;
 
 /// Returns the last record of a daemon's partitions.
-pub async fn run(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Option<PartitionRun>, StoreError> {
+pub async fn run(db: &mut Db, daemon: &DaemonName) -> Result<Option<PartitionRun>> {
     let run = sqlx::query_scalar!(
         r#"SELECT run AS "run: AsJson<PartitionRun>" FROM partition_runs WHERE daemon = ?"#,
         daemon.as_str()
@@ -21,12 +19,7 @@ pub async fn run(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Optio
 /// Writes the record of a daemon's partitions; nothing for a deleted daemon.
 ///
 /// The first complete run of a layout records the IDs that its steps give here.
-pub async fn put_run(
-    db: &mut SqliteConnection,
-    name: &DaemonName,
-    run: &PartitionRun,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn put_run(db: &mut Db, name: &DaemonName, run: &PartitionRun, now: i64) -> Result<()> {
     execute!(
         db,
         "INSERT OR REPLACE INTO partition_runs (daemon, run, written_at) SELECT name, ?2, ?3 FROM daemons WHERE name = ?1",

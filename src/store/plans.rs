@@ -1,8 +1,6 @@
 //! The desired value of a daemon, read in one transaction.
 
-use sqlx::SqliteConnection;
-
-use super::{StoreError, daemons, gpus, layouts, maintenance, tenants};
+use super::{Db, Result, StoreError, daemons, gpus, layouts, maintenance, tenants};
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::Gpu;
 use crate::domain::layout::Enforcement;
@@ -20,11 +18,11 @@ pub fn directory_tenant(tenant: &Tenant) -> (TenantDirectory, DirectoryTenant) {
 ///
 /// A GPU that is not in `present` is planned for with its last known state.
 pub async fn desired(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     name: &DaemonName,
     present: &[Gpu],
     manager_uid: u32,
-) -> Result<Option<Desired>, StoreError> {
+) -> Result<Option<Desired>> {
     let Some(daemon) = daemons::get(&mut *db, name).await? else { return Ok(None) };
     let gpus = gpus::all(&mut *db, present.to_vec()).await?;
     let tenants = tenants::of_daemon(&mut *db, name).await?;
@@ -34,13 +32,13 @@ pub async fn desired(
 
 /// Returns the desired state of a daemon with these tenants.
 pub async fn desired_of(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     daemon: &Daemon,
     tenants: &[Tenant],
     gpus: &[Gpu],
     maintenance: Option<&Maintenance>,
     manager_uid: u32,
-) -> Result<Desired, StoreError> {
+) -> Result<Desired> {
     let Daemon { name, spec, generation, revision, .. } = daemon;
     let specs: Vec<_> = tenants.iter().map(|tenant| tenant.spec.clone()).collect();
     // One that is only observed is another program's, and nothing is done to it.

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::SqliteConnection;
-
 use super::rows::execute;
 use super::values::{AsJson, AsText};
-use super::{StoreError, to_json};
+use super::{Db, Result, to_json};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::ChunkCensus;
 
 /// Returns the chunks of each GPU on which they were counted.
-pub async fn chunks(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, ChunkCensus>, StoreError> {
+pub async fn chunks(db: &mut Db) -> Result<BTreeMap<GpuUuid, ChunkCensus>> {
     let query = sqlx::query!(
         r#"SELECT gpu AS "gpu: AsText<GpuUuid>", chunk_count AS "count: AsJson<ChunkCensus>" FROM gpu_chunks"#
     );
@@ -19,12 +17,7 @@ pub async fn chunks(db: &mut SqliteConnection) -> Result<BTreeMap<GpuUuid, Chunk
 }
 
 /// Writes the chunks of a GPU.
-pub async fn put_chunks(
-    db: &mut SqliteConnection,
-    gpu: &GpuUuid,
-    count: &ChunkCensus,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn put_chunks(db: &mut Db, gpu: &GpuUuid, count: &ChunkCensus, now: i64) -> Result<()> {
     execute!(
         db,
         "INSERT OR REPLACE INTO gpu_chunks (gpu, chunk_count, counted_at) VALUES (?, ?, ?)",
@@ -52,7 +45,7 @@ mod tests {
                 Box::pin(async move {
                     put_chunks(&mut *db, &gpu, &ChunkCensus { chunks: 14, ..counted }, 1).await?;
                     put_chunks(&mut *db, &gpu, &counted, 2).await?;
-                    Ok::<_, StoreError>((chunks(&mut *db).await?, TransactionEnd::RollBack))
+                    Ok::<_, super::super::StoreError>((chunks(&mut *db).await?, TransactionEnd::RollBack))
                 })
             })
             .await

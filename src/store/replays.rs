@@ -1,11 +1,10 @@
 //! Replays and what came of them.
 
-use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::rows::execute;
 use super::values::AsJson;
-use super::{StoreError, to_json};
+use super::{Db, Result, to_json};
 use crate::domain::DaemonName;
 use crate::domain::daemon::{DaemonSpec, DesiredState};
 use crate::domain::layout::replay::{ANOTHER_LAYOUT, Replay};
@@ -20,7 +19,7 @@ macro_rules! select {
 }
 
 /// Writes a replay, in place of what was written of it before.
-pub async fn put(db: &mut SqliteConnection, replay: &Replay) -> Result<(), StoreError> {
+pub async fn put(db: &mut Db, replay: &Replay) -> Result<()> {
     execute!(
         db,
         "INSERT OR REPLACE INTO replays (id, daemon, operation, verdict, content, created_at, finished_at)
@@ -36,31 +35,22 @@ pub async fn put(db: &mut SqliteConnection, replay: &Replay) -> Result<(), Store
 }
 
 /// The replay with that ID.
-pub async fn get(db: &mut SqliteConnection, id: Uuid) -> Result<Option<Replay>, StoreError> {
+pub async fn get(db: &mut Db, id: Uuid) -> Result<Option<Replay>> {
     Ok(select!("WHERE id = ?", id.to_string()).fetch_optional(db).await?)
 }
 
 /// Up to `limit` replays, the newest first, from the one before `before`.
-pub async fn page(
-    db: &mut SqliteConnection,
-    before: Option<&str>,
-    limit: i64,
-) -> Result<Vec<Replay>, StoreError> {
+pub async fn page(db: &mut Db, before: Option<&str>, limit: i64) -> Result<Vec<Replay>> {
     Ok(select!("WHERE ?1 IS NULL OR id < ?1 ORDER BY id DESC LIMIT ?2", before, limit).fetch_all(db).await?)
 }
 
 /// Forgets replays that ended before then.
-pub async fn forget(db: &mut SqliteConnection, before: i64) -> Result<(), StoreError> {
+pub async fn forget(db: &mut Db, before: i64) -> Result<()> {
     execute!(db, "DELETE FROM replays WHERE finished_at < ?", before)
 }
 
 /// Ends the record of a restart with the state of the layout in the control process; does nothing if no record is open.
-pub async fn end_restart(
-    db: &mut SqliteConnection,
-    name: &DaemonName,
-    status: &LayoutStatus,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn end_restart(db: &mut Db, name: &DaemonName, status: &LayoutStatus, now: i64) -> Result<()> {
     let Some(pending) = pending_restart(&mut *db, name).await? else { return Ok(()) };
     put(db, &Replay { finished_at: Some(now), ..pending.judged(status) }).await
 }
@@ -68,11 +58,11 @@ pub async fn end_restart(
 /// Ends the record of a restart whose layout is no longer desired, so that no driver will: `desired` is what the daemon is to
 /// hold from now on, and `None` where it is forgotten.
 pub async fn call_off_restart(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     name: &DaemonName,
     desired: Option<&DaemonSpec>,
     now: i64,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let Some(pending) = pending_restart(&mut *db, name).await? else { return Ok(()) };
     let why = match desired.map(|spec| (&spec.layout, spec.desired_state)) {
         None => "the daemon was forgotten before its layout was applied",
@@ -88,7 +78,7 @@ pub async fn call_off_restart(
 }
 
 /// Gives up all replays that have not completed.
-pub async fn give_up(db: &mut SqliteConnection, why: &str, now: i64) -> Result<(), StoreError> {
+pub async fn give_up(db: &mut Db, why: &str, now: i64) -> Result<()> {
     for pending in select!("WHERE verdict = 'pending'").fetch_all(&mut *db).await? {
         let given_up = pending.given_up(why.to_owned(), None, Vec::new(), None);
         put(&mut *db, &Replay { finished_at: Some(now), ..given_up }).await?;
@@ -97,10 +87,7 @@ pub async fn give_up(db: &mut SqliteConnection, why: &str, now: i64) -> Result<(
 }
 
 /// The record of a restart that has not completed.
-pub(super) async fn pending_restart(
-    db: &mut SqliteConnection,
-    name: &DaemonName,
-) -> Result<Option<Replay>, StoreError> {
+pub(super) async fn pending_restart(db: &mut Db, name: &DaemonName) -> Result<Option<Replay>> {
     let query = select!(
         "WHERE daemon = ? AND verdict = 'pending' AND json_extract(content, '$.cause') = 'restart'
          ORDER BY id DESC LIMIT 1",

@@ -1,10 +1,9 @@
 //! Replays that follow a restart, that is, the start of another control process.
 
-use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::rows::execute;
-use super::{StoreError, daemons, layouts, replays};
+use super::{Db, Result, daemons, layouts, replays};
 use crate::domain::daemon::{DesiredState, Incarnation};
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::active::ActiveLayout;
@@ -16,13 +15,7 @@ const RESTARTS_KEPT: i64 = 32;
 
 /// Begins the record of the replay that follows the start of another control process, if the daemon has a layout that was tried in an
 /// earlier process and no operation is changing it: the operation has a record of its own. `id` is the ID of the record, if one is begun.
-pub async fn begin(
-    db: &mut SqliteConnection,
-    name: &DaemonName,
-    started: &Incarnation,
-    id: Uuid,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn begin(db: &mut Db, name: &DaemonName, started: &Incarnation, id: Uuid, now: i64) -> Result<()> {
     let before = daemons::incarnation(&mut *db, name).await?;
     if before.as_ref().is_some_and(|before| before.token == started.token) {
         return Ok(());
@@ -88,10 +81,10 @@ pub async fn begin(
 
 /// Returns the IDs of the steps of a layout, if they are recorded for the daemon; a layout of percentages has none.
 pub async fn expected_ids(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     daemon: &DaemonName,
     active: &ActiveLayout,
-) -> Result<Option<Vec<PartitionId>>, StoreError> {
+) -> Result<Option<Vec<PartitionId>>> {
     let applied = layouts::applied(db, daemon).await?.filter(|applied| applied.is_of(active));
     Ok(applied.map(|applied| applied.record.ids()))
 }
@@ -115,12 +108,7 @@ mod tests {
     }
 
     /// A process is started as a driver has it written.
-    async fn start(
-        db: &mut SqliteConnection,
-        token: &str,
-        comes_up: bool,
-        now: i64,
-    ) -> Result<(), StoreError> {
+    async fn start(db: &mut Db, token: &str, comes_up: bool, now: i64) -> Result<()> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = DaemonName::parse("gpu0").expect("a name");
         for process in [None, comes_up.then_some((7, 8))] {
@@ -133,7 +121,7 @@ mod tests {
     }
 
     /// A daemon whose layout is in the store.
-    async fn with_layout(db: &mut SqliteConnection) -> Result<DaemonSpec, StoreError> {
+    async fn with_layout(db: &mut Db) -> Result<DaemonSpec> {
         let active: ActiveLayout = serde_json::from_value(serde_json::json!({
             "name": "a", "version": 1, "gpu_map": {"0": h200(0).uuid},
         }))
@@ -145,7 +133,7 @@ mod tests {
     }
 
     /// A daemon whose first process has partitions, so that the next one has something to replay.
-    async fn begun(db: &mut SqliteConnection) -> Result<DaemonSpec, StoreError> {
+    async fn begun(db: &mut Db) -> Result<DaemonSpec> {
         let name = DaemonName::parse("gpu0").expect("a name");
         let spec = with_layout(&mut *db).await?;
         daemons::put(&mut *db, &name, &spec, 0).await?;
@@ -159,7 +147,7 @@ mod tests {
     async fn each_restart_has_one_replay_record() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
-        let verdicts: Result<_, StoreError> = store
+        let verdicts: Result<_> = store
             .write(|db| {
                 Box::pin(async move {
                     let name = DaemonName::parse("gpu0").expect("a name");
@@ -210,7 +198,7 @@ mod tests {
     async fn replays_from_another_machine_are_abandoned() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
-        let read: Result<_, StoreError> = store
+        let read: Result<_> = store
             .write(|db| {
                 Box::pin(async move {
                     begun(&mut *db).await?;
@@ -233,7 +221,7 @@ mod tests {
     async fn restart_replay_ends_when_desired_layout_changes() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
-        let ended: Result<_, StoreError> = store
+        let ended: Result<_> = store
             .write(|db| {
                 Box::pin(async move {
                     let name = DaemonName::parse("gpu0").expect("a name");

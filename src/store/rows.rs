@@ -2,9 +2,9 @@
 
 use sqlx::query::Map;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Encode, IntoArguments, QueryBuilder, Sqlite, SqliteConnection, Type};
+use sqlx::{Encode, IntoArguments, QueryBuilder, Sqlite, Type};
 
-use super::StoreError;
+use super::{Db, Result, StoreError};
 
 /// Runs a statement with its values.
 macro_rules! execute {
@@ -39,10 +39,7 @@ where
 }
 
 /// All that it finds, in its order.
-pub(super) async fn all<R, V, F, A>(
-    db: &mut SqliteConnection,
-    query: Map<'_, Sqlite, F, A>,
-) -> Result<Vec<V>, StoreError>
+pub(super) async fn all<R, V, F, A>(db: &mut Db, query: Map<'_, Sqlite, F, A>) -> Result<Vec<V>>
 where
     F: FnMut(SqliteRow) -> Result<R, sqlx::Error> + Send,
     R: Send + Unpin,
@@ -53,10 +50,7 @@ where
 }
 
 /// The only one that it finds, if there is one.
-pub(super) async fn one<R, V, F, A>(
-    db: &mut SqliteConnection,
-    query: Map<'_, Sqlite, F, A>,
-) -> Result<Option<V>, StoreError>
+pub(super) async fn one<R, V, F, A>(db: &mut Db, query: Map<'_, Sqlite, F, A>) -> Result<Option<V>>
 where
     F: FnMut(SqliteRow) -> Result<R, sqlx::Error> + Send,
     R: Send + Unpin,

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::{QueryBuilder, Sqlite};
 
-use super::{StoreError, from_json, parsed, partition_leases, rows, to_json};
+use super::{Db, Result, StoreError, from_json, parsed, partition_leases, rows, to_json};
 use crate::domain::attribution::Candidate;
 use crate::domain::tenant::{LabelSelector, Tenant, TenantSpec};
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
@@ -40,7 +40,7 @@ struct TenantRow {
 impl TryFrom<TenantRow> for Tenant {
     type Error = StoreError;
 
-    fn try_from(row: TenantRow) -> Result<Self, StoreError> {
+    fn try_from(row: TenantRow) -> Result<Self> {
         let spec: TenantSpec = from_json("a tenant's spec", &row.spec)?;
         Ok(Self {
             name: parsed("a tenant's name", TenantName::parse(&row.name))?,
@@ -57,38 +57,35 @@ impl TryFrom<TenantRow> for Tenant {
 }
 
 /// The tenant of that name.
-pub async fn get(db: &mut SqliteConnection, name: &TenantName) -> Result<Option<Tenant>, StoreError> {
+pub async fn get(db: &mut Db, name: &TenantName) -> Result<Option<Tenant>> {
     let name = name.as_str();
     rows::one(db, select!("WHERE name = ?", name)).await
 }
 
 /// All tenants, by daemon and name.
-pub async fn all(db: &mut SqliteConnection) -> Result<Vec<Tenant>, StoreError> {
+pub async fn all(db: &mut Db) -> Result<Vec<Tenant>> {
     rows::all(db, select!("ORDER BY daemon, name")).await
 }
 
 /// The tenants of a daemon, by name.
-pub async fn of_daemon(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Vec<Tenant>, StoreError> {
+pub async fn of_daemon(db: &mut Db, daemon: &DaemonName) -> Result<Vec<Tenant>> {
     let daemon = daemon.as_str();
     rows::all(db, select!("WHERE daemon = ? ORDER BY name", daemon)).await
 }
 
 /// The tenants that have expired at this time or are drained, the first to expire first.
-pub async fn expired(db: &mut SqliteConnection, now: i64) -> Result<Vec<Tenant>, StoreError> {
+pub async fn expired(db: &mut Db, now: i64) -> Result<Vec<Tenant>> {
     rows::all(db, select!("WHERE expires_at <= ? OR draining = 1 ORDER BY expires_at, name", now)).await
 }
 
 /// The directories of all tenants.
-pub async fn directories(db: &mut SqliteConnection) -> Result<Vec<TenantDirectory>, StoreError> {
+pub async fn directories(db: &mut Db) -> Result<Vec<TenantDirectory>> {
     let rows = sqlx::query_scalar!("SELECT directory FROM tenants ORDER BY directory").fetch_all(db).await?;
     rows.iter().map(|row| parsed("a tenant's directory", TenantDirectory::parse(row))).collect()
 }
 
 /// Returns the tenants of a daemon by name, as attribution sees them, without reading each spec.
-pub async fn candidates(
-    db: &mut SqliteConnection,
-    daemon: &DaemonName,
-) -> Result<Vec<Candidate>, StoreError> {
+pub async fn candidates(db: &mut Db, daemon: &DaemonName) -> Result<Vec<Candidate>> {
     let wanted = daemon.as_str();
     let rows = sqlx::query!(
         r#"SELECT name AS "name!", coalesce(json_extract(spec, '$.uid'), 0) AS "uid!: i64", directory
@@ -107,13 +104,13 @@ pub async fn candidates(
 /// Up to `limit` tenants by name, from the one after `after`: of one daemon, if one is named, and with a text in their names, if
 /// one is given.
 pub async fn page(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     daemon: Option<&DaemonName>,
     text: Option<&str>,
     labels: &LabelSelector,
     after: &str,
     limit: i64,
-) -> Result<Vec<Tenant>, StoreError> {
+) -> Result<Vec<Tenant>> {
     let (daemon, labels) = (daemon.map(DaemonName::as_str), to_json(labels));
     let query = select!(
         "WHERE name > ?1 AND (?2 IS NULL OR daemon = ?2) AND (?3 IS NULL OR instr(name, ?3) > 0)
@@ -134,11 +131,7 @@ pub async fn page(
 }
 
 /// A tenant with those beside it, and with those of another daemon, by name.
-pub async fn beside(
-    db: &mut SqliteConnection,
-    tenant: &TenantName,
-    other: Option<&DaemonName>,
-) -> Result<Vec<Tenant>, StoreError> {
+pub async fn beside(db: &mut Db, tenant: &TenantName, other: Option<&DaemonName>) -> Result<Vec<Tenant>> {
     let (tenant, other) = (tenant.as_str(), other.map(DaemonName::as_str));
     let query = select!(
         "WHERE daemon IN (?2, (SELECT daemon FROM tenants WHERE name = ?1)) ORDER BY name",
@@ -149,10 +142,7 @@ pub async fn beside(
 }
 
 /// The last generation of each tenant that ever had one of these names.
-pub async fn last_generations(
-    db: &mut SqliteConnection,
-    names: &[&TenantName],
-) -> Result<BTreeMap<TenantName, i64>, StoreError> {
+pub async fn last_generations(db: &mut Db, names: &[&TenantName]) -> Result<BTreeMap<TenantName, i64>> {
     let names = to_json(&names);
     let rows = sqlx::query!(
         r#"SELECT tenant AS "tenant!", generation FROM tenant_counters WHERE tenant IN (SELECT value FROM json_each(?))"#,
@@ -163,7 +153,7 @@ pub async fn last_generations(
 }
 
 /// Writes tenants, new or changed, as they are.
-pub async fn put(db: &mut SqliteConnection, tenants: &[&Tenant]) -> Result<(), StoreError> {
+pub async fn put(db: &mut Db, tenants: &[&Tenant]) -> Result<()> {
     for part in tenants.chunks(ROWS) {
         let mut query = QueryBuilder::<Sqlite>::new(
             "INSERT INTO tenants (name, daemon, spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
@@ -191,10 +181,7 @@ pub async fn put(db: &mut SqliteConnection, tenants: &[&Tenant]) -> Result<(), S
 }
 
 /// The first event that a tenant's tokens may read: earlier ones are of another tenant that had its name.
-pub async fn events_visible_from(
-    db: &mut SqliteConnection,
-    name: &TenantName,
-) -> Result<Option<i64>, StoreError> {
+pub async fn events_visible_from(db: &mut Db, name: &TenantName) -> Result<Option<i64>> {
     let name = name.as_str();
     let from = sqlx::query_scalar!("SELECT events_visible_from FROM tenants WHERE name = ?", name);
     Ok(from.fetch_optional(db).await?)
@@ -202,7 +189,7 @@ pub async fn events_visible_from(
 
 /// Deletes a tenant and the leases of its processes. Its operations and partition leases stay without a tenant, also if another
 /// tenant gets its name.
-pub async fn delete(db: &mut SqliteConnection, name: &TenantName) -> Result<(), StoreError> {
+pub async fn delete(db: &mut Db, name: &TenantName) -> Result<()> {
     partition_leases::disown(&mut *db, name).await?;
     let name = name.as_str();
     sqlx::query!("UPDATE operations SET tenant = NULL WHERE tenant = ?", name).execute(&mut *db).await?;
@@ -221,7 +208,7 @@ mod tests {
     async fn expiry_is_kept_found_and_removed() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
-        let written: Result<(), StoreError> = store
+        let written: Result<()> = store
             .commit(|db| {
                 Box::pin(async move {
                     let daemon = DaemonName::parse("gpu0").expect("a name");

@@ -9,7 +9,7 @@ use sqlx::error::BoxDynError;
 use sqlx::sqlite::{SqliteTypeInfo, SqliteValueRef};
 use sqlx::{Decode, Sqlite, Type};
 
-use super::StoreError;
+use super::{Result, StoreError};
 use crate::domain::token::Digest;
 
 /// A name, an ID or a word, in a column as it is.
@@ -92,7 +92,7 @@ fields! {
 }
 
 /// Reads JSON that this program wrote.
-pub(super) fn from_json<T: DeserializeOwned>(what: &'static str, text: &str) -> Result<T, StoreError> {
+pub(super) fn from_json<T: DeserializeOwned>(what: &'static str, text: &str) -> Result<T> {
     parsed(what, serde_json::from_str(text))
 }
 
@@ -102,9 +102,6 @@ pub(super) fn to_json<T: serde::Serialize>(value: &T) -> String {
 }
 
 /// Reads a number or name that this program wrote.
-pub(super) fn parsed<T, E: std::fmt::Display>(
-    what: &'static str,
-    value: Result<T, E>,
-) -> Result<T, StoreError> {
+pub(super) fn parsed<T, E: std::fmt::Display>(what: &'static str, value: Result<T, E>) -> Result<T> {
     value.map_err(|error| StoreError::Corrupt { what, detail: error.to_string() })
 }

@@ -2,25 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use sqlx::SqliteConnection;
-
 use super::rows::changes;
 use super::values::{AsJson, AsText};
-use super::{StoreError, to_json};
+use super::{Db, Result, to_json};
 use crate::domain::TenantName;
 use crate::domain::verification::{Verification, VerificationResult};
 
 /// Returns the verification of a tenant; `None` if none was requested.
-pub async fn get(db: &mut SqliteConnection, tenant: &TenantName) -> Result<Option<Verification>, StoreError> {
+pub async fn get(db: &mut Db, tenant: &TenantName) -> Result<Option<Verification>> {
     Ok(between(db, tenant, tenant).await?.remove(tenant))
 }
 
 /// Returns the verifications of the tenants from one name to another.
 pub async fn between(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     first: &TenantName,
     last: &TenantName,
-) -> Result<BTreeMap<TenantName, Verification>, StoreError> {
+) -> Result<BTreeMap<TenantName, Verification>> {
     let query = sqlx::query!(
         r#"SELECT tenant AS "tenant!: AsText<TenantName>", running_since, result AS "last: AsJson<VerificationResult>"
            FROM verifications WHERE tenant BETWEEN ? AND ?"#,
@@ -35,12 +33,7 @@ pub async fn between(
 }
 
 /// Records that a client was started, unless one is running that was started after `given_up`; returns true if it was recorded.
-pub async fn begin(
-    db: &mut SqliteConnection,
-    tenant: &TenantName,
-    given_up: i64,
-    now: i64,
-) -> Result<bool, StoreError> {
+pub async fn begin(db: &mut Db, tenant: &TenantName, given_up: i64, now: i64) -> Result<bool> {
     changes!(
         db,
         "INSERT INTO verifications (tenant, running_since) VALUES (?1, ?2)
@@ -54,11 +47,11 @@ pub async fn begin(
 
 /// Writes the result of the client that was started at `running_since`; false if no caller waits for it.
 pub async fn end(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     tenant: &TenantName,
     running_since: i64,
     result: &VerificationResult,
-) -> Result<bool, StoreError> {
+) -> Result<bool> {
     changes!(
         db,
         "UPDATE verifications SET running_since = NULL, result = ? WHERE tenant = ? AND running_since = ?",
@@ -69,7 +62,7 @@ pub async fn end(
 }
 
 /// Returns the tenants whose client is running, each with the time at which it was started.
-pub async fn running(db: &mut SqliteConnection) -> Result<Vec<(TenantName, i64)>, StoreError> {
+pub async fn running(db: &mut Db) -> Result<Vec<(TenantName, i64)>> {
     let query = sqlx::query!(
         r#"SELECT tenant AS "tenant!: AsText<TenantName>", running_since AS "since!" FROM verifications WHERE running_since IS NOT NULL ORDER BY tenant"#
     );

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::failure::noting;
 use super::guard::Guard;
-use super::{StoreError, events};
+use super::{Db, Result, StoreError, events};
 use crate::metrics::store::Commits;
 
 /// Maximum number of waiting jobs; a further one is answered with [`StoreError::Busy`].
@@ -262,7 +262,7 @@ impl Writer {
     }
 }
 
-async fn execute(connection: &mut SqliteConnection, sql: &'static str) -> Result<(), StoreError> {
+async fn execute(connection: &mut Db, sql: &'static str) -> Result<()> {
     sqlx::query(sql).execute(connection).await?;
     Ok(())
 }

@@ -187,7 +187,7 @@ fn lease_event(
     before: Option<&Value>,
     after: Option<&Value>,
 ) -> Option<DomainEvent> {
-    let kind_of = |lease: &Value| lease["kind"].as_str().and_then(|kind| LeaseKind::parse(kind).ok());
+    let kind_of = |lease: &Value| serde_json::from_value::<LeaseKind>(lease["kind"].clone()).ok();
     let before = before.and_then(|lease| Some((lease, kind_of(lease)?)));
     let after = after.and_then(|lease| Some((lease, kind_of(lease)?)));
     let granted = |(lease, kind): (&Value, LeaseKind)| {

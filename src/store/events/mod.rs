@@ -1,10 +1,10 @@
 //! Events: appended in the transaction of what they report, read in pages, and pruned from the oldest on.
 
-use sqlx::{QueryBuilder, Row as _, Sqlite, SqliteConnection};
+use sqlx::{QueryBuilder, Row as _, Sqlite};
 use uuid::Uuid;
 
 use super::rows::{condition, execute};
-use super::{StoreError, connected_clients, from_json, incidents, parsed, to_json};
+use super::{Db, Result, connected_clients, from_json, incidents, parsed, to_json};
 use crate::domain::event::{
     Details, DomainEvent, Event, EventCause, EventFilter, EventSubject, EventTrigger, EventType, NewEvent,
     Severity,
@@ -17,12 +17,12 @@ const ROWS: usize = 1000;
 /// Writes an event with its effects on incidents; returns its number.
 ///
 /// All events are written here, so that an incident and its events cannot disagree.
-pub async fn append(db: &mut SqliteConnection, event: &NewEvent, now: i64) -> Result<i64, StoreError> {
+pub async fn append(db: &mut Db, event: &NewEvent, now: i64) -> Result<i64> {
     append_all(db, std::slice::from_ref(event), now).await
 }
 
 /// Writes events like [`append`], in their order, and their effects on incidents after all of them; returns the number of the last.
-pub async fn append_all(db: &mut SqliteConnection, events: &[NewEvent], now: i64) -> Result<i64, StoreError> {
+pub async fn append_all(db: &mut Db, events: &[NewEvent], now: i64) -> Result<i64> {
     let mut last = 0;
     let mut about_incidents = Vec::new();
     for part in events.chunks(ROWS) {
@@ -42,11 +42,7 @@ pub async fn append_all(db: &mut SqliteConnection, events: &[NewEvent], now: i64
 
 /// Writes an event like [`append`], unless it is quiet: a quiet event only changes its incidents, and is written only if it opens a new
 /// one.
-pub async fn append_unless_quiet(
-    db: &mut SqliteConnection,
-    event: &NewEvent,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn append_unless_quiet(db: &mut Db, event: &NewEvent, now: i64) -> Result<()> {
     if !event.is_quiet || !incidents::change_quietly(&mut *db, event, now).await? {
         append(db, event, now).await?;
     }
@@ -54,11 +50,7 @@ pub async fn append_unless_quiet(
 }
 
 /// Writes the rows of events; returns the number of each, and that of the event that caused it.
-async fn insert(
-    db: &mut SqliteConnection,
-    events: &[NewEvent],
-    now: i64,
-) -> Result<Vec<(i64, Option<i64>)>, StoreError> {
+async fn insert(db: &mut Db, events: &[NewEvent], now: i64) -> Result<Vec<(i64, Option<i64>)>> {
     let mut rows = Vec::with_capacity(events.len());
     for event in events {
         rows.push((&event.event, placed(&mut *db, event).await?));
@@ -87,10 +79,7 @@ async fn insert(
 }
 
 /// The subject of an event, with the tenant of its client, and its cause.
-async fn placed(
-    db: &mut SqliteConnection,
-    event: &NewEvent,
-) -> Result<(EventSubject, EventCause), StoreError> {
+async fn placed(db: &mut Db, event: &NewEvent) -> Result<(EventSubject, EventCause)> {
     let mut subject = event.subject();
     let cause = match &event.cause {
         EventTrigger::Known(cause) => cause.clone(),
@@ -106,12 +95,12 @@ async fn placed(
 
 /// Adds a written event to everything else that it is about, and to its incidents; returns the events about these incidents.
 async fn link(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     event: &NewEvent,
     id: i64,
     caused_by: Option<i64>,
     now: i64,
-) -> Result<Vec<DomainEvent>, StoreError> {
+) -> Result<Vec<DomainEvent>> {
     let (also, details) = (event.event.also(), event.event.details());
     let daemons = also.daemons.iter().map(|name| ("daemon", name.as_str()));
     let gpus = also.gpus.iter().map(|gpu| ("gpu", gpu.as_str()));
@@ -130,26 +119,18 @@ async fn link(
 }
 
 /// The start of an operation, as the cause of what it does.
-pub async fn start_of(db: &mut SqliteConnection, operation: Uuid) -> Result<EventCause, StoreError> {
+pub async fn start_of(db: &mut Db, operation: Uuid) -> Result<EventCause> {
     let subject = EventSubject { operation: Some(operation), ..EventSubject::default() };
     latest_as_cause(db, EventType::OperationStarted, &subject).await
 }
 
 /// The last event of a type about an operation, or else about a daemon, as a cause; the manager where there is none.
-async fn latest_as_cause(
-    db: &mut SqliteConnection,
-    kind: EventType,
-    subject: &EventSubject,
-) -> Result<EventCause, StoreError> {
+async fn latest_as_cause(db: &mut Db, kind: EventType, subject: &EventSubject) -> Result<EventCause> {
     let latest = latest(db, kind, subject).await?;
     Ok(latest.map_or(EventCause::Manager, |id| EventCause::Event { id }))
 }
 
-async fn latest(
-    db: &mut SqliteConnection,
-    kind: EventType,
-    subject: &EventSubject,
-) -> Result<Option<i64>, StoreError> {
+async fn latest(db: &mut Db, kind: EventType, subject: &EventSubject) -> Result<Option<i64>> {
     if let Some(operation) = subject.operation {
         return Ok(sqlx::query_scalar!(
             "SELECT max(id) FROM events WHERE operation = ? AND type = ?",
@@ -170,12 +151,7 @@ async fn latest(
 }
 
 /// Returns true if the last event of these two types about a GPU is of the first type.
-pub async fn gpu_was_last(
-    db: &mut SqliteConnection,
-    gpu: &GpuUuid,
-    kind: EventType,
-    opposite: EventType,
-) -> Result<bool, StoreError> {
+pub async fn gpu_was_last(db: &mut Db, gpu: &GpuUuid, kind: EventType, opposite: EventType) -> Result<bool> {
     let last = sqlx::query_scalar!(
         "SELECT type FROM events WHERE gpu = ? AND type IN (?, ?) ORDER BY id DESC LIMIT 1",
         gpu.as_str(),
@@ -188,7 +164,7 @@ pub async fn gpu_was_last(
 }
 
 /// The last event about the end of a manager: that it started or stopped, or that its database was replaced.
-pub async fn last_of_manager(db: &mut SqliteConnection) -> Result<Option<EventType>, StoreError> {
+pub async fn last_of_manager(db: &mut Db) -> Result<Option<EventType>> {
     let last = sqlx::query_scalar!(
         "SELECT type FROM events WHERE type IN (?, ?, ?) ORDER BY id DESC LIMIT 1",
         EventType::ManagerStarted.as_str(),
@@ -201,14 +177,14 @@ pub async fn last_of_manager(db: &mut SqliteConnection) -> Result<Option<EventTy
 }
 
 /// The highest number that was given; 0 before the first.
-pub async fn newest(db: &mut SqliteConnection) -> Result<i64, StoreError> {
+pub async fn newest(db: &mut Db) -> Result<i64> {
     // Not a table of ours, so nothing checks it at compile time.
     let given = sqlx::query_scalar("SELECT seq FROM sqlite_sequence WHERE name = 'events'");
     Ok(given.fetch_optional(db).await?.unwrap_or(0))
 }
 
 /// Gives no event a number up to this one: another journal of this host had them, and readers remember where they were.
-pub async fn begin_after(db: &mut SqliteConnection, newest: i64) -> Result<(), StoreError> {
+pub async fn begin_after(db: &mut Db, newest: i64) -> Result<()> {
     execute!(db, "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'events'", newest)?;
     execute!(
         db,
@@ -219,12 +195,12 @@ pub async fn begin_after(db: &mut SqliteConnection, newest: i64) -> Result<(), S
 }
 
 /// The lowest number that is still there.
-pub async fn oldest(db: &mut SqliteConnection) -> Result<Option<i64>, StoreError> {
+pub async fn oldest(db: &mut Db) -> Result<Option<i64>> {
     Ok(sqlx::query_scalar!("SELECT min(id) FROM events").fetch_one(db).await?)
 }
 
 /// The oldest event that is still there: its number and its time.
-pub async fn oldest_with_time(db: &mut SqliteConnection) -> Result<Option<(i64, i64)>, StoreError> {
+pub async fn oldest_with_time(db: &mut Db) -> Result<Option<(i64, i64)>> {
     let row = sqlx::query!("SELECT id, at FROM events ORDER BY id LIMIT 1").fetch_optional(db).await?;
     Ok(row.map(|row| (row.id, row.at)))
 }
@@ -233,7 +209,7 @@ const COLUMNS: &str = "SELECT id, at, type, severity, subject, cause, message, d
 
 /// Reads an event. What this version cannot read, of a row of a later version or of one that is damaged, hides neither
 /// the rest of it nor any other event.
-fn event(row: &sqlx::sqlite::SqliteRow) -> Result<Event, StoreError> {
+fn event(row: &sqlx::sqlite::SqliteRow) -> Result<Event> {
     let written: String = row.try_get("type")?;
     let number: i64 = row.try_get("severity")?;
     let details: Option<String> = row.try_get("details")?;
@@ -275,7 +251,7 @@ fn note<T>(unread: &mut Vec<&'static str>, part: &'static str, instead: T) -> T 
 }
 
 /// The event of that number.
-pub async fn get(db: &mut SqliteConnection, id: i64) -> Result<Option<Event>, StoreError> {
+pub async fn get(db: &mut Db, id: i64) -> Result<Option<Event>> {
     let mut query = QueryBuilder::<Sqlite>::new(COLUMNS);
     query.push(" WHERE id = ").push_bind(id);
     query.build().fetch_optional(db).await?.as_ref().map(event).transpose()
@@ -292,12 +268,12 @@ pub enum Order {
 
 /// Up to `limit` events that are requested, from the one after `after` in this order.
 pub async fn page(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     filter: &EventFilter,
     order: Order,
     after: Option<i64>,
     limit: i64,
-) -> Result<Vec<Event>, StoreError> {
+) -> Result<Vec<Event>> {
     let mut query = select(COLUMNS, filter, FoundAs::Itself, order, after, limit);
     let rows = query.build().fetch_all(&mut *db).await?;
     let mut events = rows.iter().map(event).collect::<Result<Vec<_>, _>>()?;
@@ -330,12 +306,7 @@ enum FoundAs {
 
 /// Returns up to `limit` of the requested events, from the one after `after` on, together with those saying that events are missing:
 /// followers do not request these, and have to know.
-pub async fn follow(
-    db: &mut SqliteConnection,
-    filter: &EventFilter,
-    after: i64,
-    limit: i64,
-) -> Result<Vec<Event>, StoreError> {
+pub async fn follow(db: &mut Db, filter: &EventFilter, after: i64, limit: i64) -> Result<Vec<Event>> {
     let mut events = page(&mut *db, filter, Order::OldestFirst, Some(after), limit).await?;
     let lost =
         |about: EventFilter| EventFilter { types: vec![EventType::EventsLost], from: filter.from, ..about };
@@ -427,7 +398,7 @@ fn select(
 /// The last of the oldest events that are more than `keep`, of at most `most` of these; `None` where there are none too many.
 ///
 /// Rows are counted, and not numbers: a restore leaves out some.
-pub async fn last_beyond(db: &mut SqliteConnection, keep: i64, most: i64) -> Result<Option<i64>, StoreError> {
+pub async fn last_beyond(db: &mut Db, keep: i64, most: i64) -> Result<Option<i64>> {
     let rows = sqlx::query_scalar!("SELECT count(*) FROM events").fetch_one(&mut *db).await?;
     let beyond = (rows - keep).min(most);
     if beyond <= 0 {
@@ -440,7 +411,7 @@ pub async fn last_beyond(db: &mut SqliteConnection, keep: i64, most: i64) -> Res
 }
 
 /// Deletes those of the oldest `most` events that are from before a time or have a number up to `last`; returns their number.
-pub async fn prune(db: &mut SqliteConnection, before: i64, last: i64, most: i64) -> Result<u64, StoreError> {
+pub async fn prune(db: &mut Db, before: i64, last: i64, most: i64) -> Result<u64> {
     let done = sqlx::query!(
         "DELETE FROM events WHERE id IN (SELECT id FROM events ORDER BY id LIMIT ?) AND (at < ? OR id <= ?)",
         most,

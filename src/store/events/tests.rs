@@ -1,4 +1,4 @@
-use super::super::{Store, TransactionEnd};
+use super::super::{Result, Store, TransactionEnd};
 use super::*;
 use crate::domain::DaemonName;
 use crate::domain::condition::ConditionReason;
@@ -36,7 +36,7 @@ async fn open() -> (tempfile::TempDir, Store) {
 async fn write(store: &Store, events: Vec<(NewEvent, i64)>, transaction_end: TransactionEnd) -> Vec<i64> {
     let mut ids = Vec::new();
     for (event, now) in events {
-        let written: Result<i64, StoreError> = store
+        let written: Result<i64> = store
             .write(move |db| Box::pin(async move { Ok((append(db, &event, now).await?, transaction_end)) }))
             .await;
         ids.push(written.expect("written"));
@@ -195,7 +195,7 @@ async fn event_with_several_subjects_is_found_by_each() {
     let first = page(&mut reader, &of(None, Some(1)), Order::OldestFirst, None, 2).await.expect("a page");
     assert_eq!(first.iter().map(|event| event.id).collect::<Vec<_>>(), [1, 3]);
     drop(reader);
-    let left: Result<i64, StoreError> = store
+    let left: Result<i64> = store
         .commit(|db| {
             Box::pin(async move {
                 prune(&mut *db, 100, 0, 100).await?;
@@ -307,8 +307,7 @@ async fn oldest_events_are_pruned_without_renumbering() {
     let pruned = |before, last, most| {
         let store = store.clone();
         async move {
-            let done: Result<u64, StoreError> =
-                store.commit(move |db| Box::pin(prune(db, before, last, most))).await;
+            let done: Result<u64> = store.commit(move |db| Box::pin(prune(db, before, last, most))).await;
             done.expect("pruned")
         }
     };
@@ -371,7 +370,7 @@ async fn event_of_later_version_hides_no_other() {
     let (_dir, store) = open().await;
     let started = || (started("gpu0"), 5);
     write(&store, vec![started(), started(), started()], TransactionEnd::Commit).await;
-    let changed: Result<(), StoreError> = store
+    let changed: Result<()> = store
         .commit(|db| {
             Box::pin(async move {
                 for change in [

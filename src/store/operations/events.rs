@@ -1,10 +1,9 @@
 //! The events of operations, written with them.
 
-use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::super::values::AsJson;
-use super::super::{StoreError, daemons, events, from_json, to_json};
+use super::super::{Db, Result, daemons, events, from_json, to_json};
 use crate::domain::daemon::{Daemon, DaemonSpec};
 use crate::domain::event::{
     Details, DomainEvent, EventCause, EventSubject, EventType, OperationFacts, changed_fields,
@@ -23,7 +22,7 @@ struct OperationSubject {
 }
 
 impl OperationSubject {
-    async fn of(db: &mut SqliteConnection, id: Uuid) -> Result<Option<Self>, StoreError> {
+    async fn of(db: &mut Db, id: Uuid) -> Result<Option<Self>> {
         let Some(Operation { request, daemons, .. }) = super::reading::get(&mut *db, id).await? else {
             return Ok(None);
         };
@@ -34,7 +33,7 @@ impl OperationSubject {
 
     /// Determines the GPUs and the tenant as they were reported when the operation was requested: a daemon or client that it ends no longer
     /// exists at its end.
-    async fn place(&mut self, db: &mut SqliteConnection) -> Result<(), StoreError> {
+    async fn place(&mut self, db: &mut Db) -> Result<()> {
         let query = sqlx::query!(
             r#"SELECT subject AS "subject: AsJson<EventSubject>", details AS "details: AsJson<Details>" FROM events
                WHERE operation = ? AND type = ? ORDER BY id LIMIT 1"#,
@@ -83,47 +82,27 @@ impl OperationSubject {
 }
 
 /// Records the request of an operation.
-pub async fn requested(
-    db: &mut SqliteConnection,
-    id: Uuid,
-    by: EventCause,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn requested(db: &mut Db, id: Uuid, by: EventCause, now: i64) -> Result<()> {
     append_event(db, id, Some(by), now, DomainEvent::OperationRequested).await
 }
 
 /// Records that the cancellation of a running operation was requested.
-pub async fn stop_requested(
-    db: &mut SqliteConnection,
-    id: Uuid,
-    by: EventCause,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn stop_requested(db: &mut Db, id: Uuid, by: EventCause, now: i64) -> Result<()> {
     append_event(db, id, Some(by), now, DomainEvent::OperationCancelRequested).await
 }
 
 /// Records that an operation was cancelled before it began.
-pub async fn record_cancelled(
-    db: &mut SqliteConnection,
-    id: Uuid,
-    by: EventCause,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn record_cancelled(db: &mut Db, id: Uuid, by: EventCause, now: i64) -> Result<()> {
     append_event(db, id, Some(by), now, DomainEvent::OperationCancelled).await
 }
 
 /// Reports that an operation began.
-pub(super) async fn started(db: &mut SqliteConnection, id: Uuid, now: i64) -> Result<(), StoreError> {
+pub(super) async fn started(db: &mut Db, id: Uuid, now: i64) -> Result<()> {
     append_event(db, id, None, now, DomainEvent::OperationStarted).await
 }
 
 /// Reports how an operation ended.
-pub(super) async fn ended(
-    db: &mut SqliteConnection,
-    id: Uuid,
-    end: OperationEnd,
-    now: i64,
-) -> Result<(), StoreError> {
+pub(super) async fn ended(db: &mut Db, id: Uuid, end: OperationEnd, now: i64) -> Result<()> {
     let event = |operation| match end {
         OperationEnd::Failed { error, outcome_is_unknown } => {
             DomainEvent::OperationFailed { operation, error, outcome_is_unknown }
@@ -135,12 +114,7 @@ pub(super) async fn ended(
 }
 
 /// Reports the outcome of a step.
-pub(super) async fn step(
-    db: &mut SqliteConnection,
-    id: Uuid,
-    ordinal: i64,
-    now: i64,
-) -> Result<(), StoreError> {
+pub(super) async fn step(db: &mut Db, id: Uuid, ordinal: i64, now: i64) -> Result<()> {
     let query = sqlx::query!(
         "SELECT name, outcome FROM operation_steps WHERE operation = ? AND ordinal = ?",
         id.to_string(),
@@ -152,13 +126,7 @@ pub(super) async fn step(
 }
 
 /// Writes the spec of a daemon as an operation leaves it, and reports the change; nothing where it is the same.
-pub async fn put_spec(
-    db: &mut SqliteConnection,
-    id: Uuid,
-    before: &Daemon,
-    spec: &DaemonSpec,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn put_spec(db: &mut Db, id: Uuid, before: &Daemon, spec: &DaemonSpec, now: i64) -> Result<()> {
     daemons::put(&mut *db, &before.name, spec, now).await?;
     if let Some(event) = daemon_changed(&before.name, &before.spec, spec, Some(id))? {
         events::append(db, &event.into(), now).await?;
@@ -167,12 +135,7 @@ pub async fn put_spec(
 }
 
 /// Reports that an operation deletes a daemon.
-pub async fn daemon_deleted(
-    db: &mut SqliteConnection,
-    id: Uuid,
-    daemon: &Daemon,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn daemon_deleted(db: &mut Db, id: Uuid, daemon: &Daemon, now: i64) -> Result<()> {
     let (name, gpus) = (daemon.name.clone(), daemon.spec.gpus.clone());
     let event = DomainEvent::DaemonDeleted { daemon: name, gpus, operation: Some(id) };
     events::append(db, &event.into(), now).await?;
@@ -185,7 +148,7 @@ pub fn daemon_changed(
     before: &DaemonSpec,
     after: &DaemonSpec,
     operation: Option<Uuid>,
-) -> Result<Option<DomainEvent>, StoreError> {
+) -> Result<Option<DomainEvent>> {
     if before == after {
         return Ok(None);
     }
@@ -197,12 +160,12 @@ pub fn daemon_changed(
 
 /// Writes an event of an operation, with its usual cause if there is no other; nothing for one that is not there.
 async fn append_event(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     id: Uuid,
     by: Option<EventCause>,
     now: i64,
     event: impl FnOnce(OperationFacts) -> DomainEvent,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let Some(about) = OperationSubject::of(&mut *db, id).await? else { return Ok(()) };
     let event = event(about.facts());
     let event = match by {

@@ -3,7 +3,6 @@
 mod events;
 mod reading;
 
-use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 pub use events::{daemon_changed, daemon_deleted, put_spec, record_cancelled, requested, stop_requested};
@@ -14,19 +13,19 @@ pub use reading::{
 
 use super::rows::{changes, execute};
 use super::values::AsText;
-use super::{StoreError, to_json};
+use super::{Db, Result, to_json};
 use crate::domain::operation::{Operation, OperationEnd, OperationRequest};
 use crate::domain::{DaemonName, TenantName};
 
 /// Writes a new operation, which waits for its turn on each of its daemons; `tenant` is the tenant whose token requested it.
 pub async fn insert(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     id: Uuid,
     daemons: &[DaemonName],
     request: &OperationRequest,
     tenant: Option<&TenantName>,
     now: i64,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     execute!(
         db,
         "INSERT INTO operations (id, request, tenant, state, created_at) VALUES (?, ?, ?, 'pending', ?)",
@@ -53,7 +52,7 @@ pub async fn insert(
 ///
 /// A client may be ended while a drain or maintenance waits for it, which is what these ask for: that runs beside them,
 /// without a lock, as long as they can still be cancelled.
-pub async fn claim(db: &mut SqliteConnection, now: i64) -> Result<Option<Operation>, StoreError> {
+pub async fn claim(db: &mut Db, now: i64) -> Result<Option<Operation>> {
     let claimed = sqlx::query_scalar!(
         r#"UPDATE operations SET state = 'running', started_at = ?
            WHERE id = (
@@ -95,12 +94,7 @@ pub async fn claim(db: &mut SqliteConnection, now: i64) -> Result<Option<Operati
 }
 
 /// Ends an operation, frees its daemons, and deletes what it would have returned to.
-pub async fn finish(
-    db: &mut SqliteConnection,
-    id: Uuid,
-    end: OperationEnd,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn finish(db: &mut Db, id: Uuid, end: OperationEnd, now: i64) -> Result<()> {
     let key = id.to_string();
     execute!(
         db,
@@ -116,7 +110,7 @@ pub async fn finish(
 }
 
 /// Cancels an operation that has not begun; false when it has.
-pub async fn cancel(db: &mut SqliteConnection, id: Uuid, now: i64) -> Result<bool, StoreError> {
+pub async fn cancel(db: &mut Db, id: Uuid, now: i64) -> Result<bool> {
     changes!(
         db,
         "UPDATE operations SET state = 'cancelled', finished_at = ? WHERE id = ? AND state = 'pending'",
@@ -126,7 +120,7 @@ pub async fn cancel(db: &mut SqliteConnection, id: Uuid, now: i64) -> Result<boo
 }
 
 /// Requests that a running operation is cancelled; false when it cannot be cancelled at its present step.
-pub async fn request_cancel(db: &mut SqliteConnection, id: Uuid, now: i64) -> Result<bool, StoreError> {
+pub async fn request_cancel(db: &mut Db, id: Uuid, now: i64) -> Result<bool> {
     changes!(
         db,
         "UPDATE operations SET cancel_requested_at = coalesce(cancel_requested_at, ?)
@@ -137,12 +131,12 @@ pub async fn request_cancel(db: &mut SqliteConnection, id: Uuid, now: i64) -> Re
 }
 
 /// From now on the operation can be cancelled.
-pub async fn open_to_cancel(db: &mut SqliteConnection, id: Uuid) -> Result<(), StoreError> {
+pub async fn open_to_cancel(db: &mut Db, id: Uuid) -> Result<()> {
     execute!(db, "UPDATE operations SET cancellable = 1 WHERE id = ?", id.to_string())
 }
 
 /// From now on the operation cannot be cancelled; false when that was requested before.
-pub async fn close_to_cancel(db: &mut SqliteConnection, id: Uuid) -> Result<bool, StoreError> {
+pub async fn close_to_cancel(db: &mut Db, id: Uuid) -> Result<bool> {
     changes!(
         db,
         "UPDATE operations SET cancellable = 0 WHERE id = ? AND cancel_requested_at IS NULL",
@@ -151,12 +145,7 @@ pub async fn close_to_cancel(db: &mut SqliteConnection, id: Uuid) -> Result<bool
 }
 
 /// Writes a step that is about to be taken; returns its number.
-pub async fn begin_step(
-    db: &mut SqliteConnection,
-    id: Uuid,
-    name: &str,
-    now: i64,
-) -> Result<i64, StoreError> {
+pub async fn begin_step(db: &mut Db, id: Uuid, name: &str, now: i64) -> Result<i64> {
     Ok(sqlx::query_scalar!(
         r#"INSERT INTO operation_steps (operation, ordinal, name, started_at)
            SELECT ?1, coalesce(max(ordinal), 0) + 1, ?2, ?3 FROM operation_steps WHERE operation = ?1
@@ -170,13 +159,7 @@ pub async fn begin_step(
 }
 
 /// Writes the outcome of a step.
-pub async fn end_step(
-    db: &mut SqliteConnection,
-    id: Uuid,
-    ordinal: i64,
-    outcome: &str,
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn end_step(db: &mut Db, id: Uuid, ordinal: i64, outcome: &str, now: i64) -> Result<()> {
     execute!(
         db,
         "UPDATE operation_steps SET finished_at = ?, outcome = ? WHERE operation = ? AND ordinal = ?",
@@ -198,12 +181,7 @@ pub struct CompletedStep {
 }
 
 /// Writes steps that were observed only after they had ended.
-pub async fn note_steps(
-    db: &mut SqliteConnection,
-    id: Uuid,
-    steps: &[CompletedStep],
-    now: i64,
-) -> Result<(), StoreError> {
+pub async fn note_steps(db: &mut Db, id: Uuid, steps: &[CompletedStep], now: i64) -> Result<()> {
     for CompletedStep { name, outcome } in steps {
         let ordinal = begin_step(&mut *db, id, name, now).await?;
         end_step(&mut *db, id, ordinal, outcome, now).await?;
@@ -212,7 +190,7 @@ pub async fn note_steps(
 }
 
 /// Writes what the step that runs waits for.
-pub async fn note_wait(db: &mut SqliteConnection, id: Uuid, what: &str) -> Result<(), StoreError> {
+pub async fn note_wait(db: &mut Db, id: Uuid, what: &str) -> Result<()> {
     execute!(
         db,
         "UPDATE operation_steps SET outcome = ?2
@@ -224,7 +202,7 @@ pub async fn note_wait(db: &mut SqliteConnection, id: Uuid, what: &str) -> Resul
 }
 
 /// Forgets ended operations older than `before`.
-pub async fn forget(db: &mut SqliteConnection, before: i64) -> Result<(), StoreError> {
+pub async fn forget(db: &mut Db, before: i64) -> Result<()> {
     execute!(db, "DELETE FROM operations WHERE finished_at < ?", before)
 }
 
@@ -239,13 +217,9 @@ mod tests {
 
     async fn write<T: Send + 'static>(
         store: &Store,
-        job: impl for<'c> FnOnce(
-            &'c mut SqliteConnection,
-        ) -> futures_util::future::BoxFuture<'c, Result<T, StoreError>>
-        + Send
-        + 'static,
+        job: impl for<'c> FnOnce(&'c mut Db) -> futures_util::future::BoxFuture<'c, Result<T>> + Send + 'static,
     ) -> T {
-        let done: Result<T, StoreError> = store.commit(job).await;
+        let done: Result<T> = store.commit(job).await;
         done.expect("written")
     }
 

@@ -1,10 +1,9 @@
 //! Operations with their journals, as they are read.
 
-use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::super::values::{AsJson, AsText};
-use super::super::{StoreError, to_json};
+use super::super::{Db, Result, to_json};
 use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState, Step};
 use crate::domain::{DaemonName, LayoutName, TenantName};
 
@@ -49,7 +48,7 @@ impl From<AsJson<Vec<JournalRow>>> for Vec<Step> {
 }
 
 /// The tenant whose token requested an operation.
-pub async fn tenant(db: &mut SqliteConnection, id: Uuid) -> Result<Option<TenantName>, StoreError> {
+pub async fn tenant(db: &mut Db, id: Uuid) -> Result<Option<TenantName>> {
     let tenant = sqlx::query_scalar!(
         r#"SELECT tenant AS "tenant: AsText<TenantName>" FROM operations WHERE id = ?"#,
         id.to_string()
@@ -58,18 +57,18 @@ pub async fn tenant(db: &mut SqliteConnection, id: Uuid) -> Result<Option<Tenant
 }
 
 /// The operation with that ID.
-pub async fn get(db: &mut SqliteConnection, id: Uuid) -> Result<Option<Operation>, StoreError> {
+pub async fn get(db: &mut Db, id: Uuid) -> Result<Option<Operation>> {
     Ok(select!("WHERE id = ?", id.to_string()).fetch_optional(db).await?)
 }
 
 /// Up to `limit` operations, the newest first, from the one before `before`; those that a tenant requested, if one is named.
 pub async fn page(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     tenant: Option<&TenantName>,
     filter: &OperationFilter,
     before: Option<&str>,
     limit: i64,
-) -> Result<Vec<Operation>, StoreError> {
+) -> Result<Vec<Operation>> {
     let states: Vec<&str> = filter.states.iter().copied().map(OperationState::as_str).collect();
     let query = select!(
         "WHERE (?1 IS NULL OR id < ?1) AND (?3 IS NULL OR tenant = ?3)
@@ -90,10 +89,10 @@ pub async fn page(
 
 /// The first operation that waits or runs: on a daemon, and of some kinds, if these are given.
 async fn first_unfinished(
-    db: &mut SqliteConnection,
+    db: &mut Db,
     daemon: Option<&DaemonName>,
     kinds: Option<&[&str]>,
-) -> Result<Option<Operation>, StoreError> {
+) -> Result<Option<Operation>> {
     let query = select!(
         "WHERE state IN ('pending', 'running')
            AND (?1 IS NULL OR id IN (SELECT operation FROM operation_daemons WHERE daemon = ?1))
@@ -106,36 +105,33 @@ async fn first_unfinished(
 }
 
 /// An operation of a daemon that waits or runs.
-pub async fn unfinished(db: &mut SqliteConnection, daemon: &DaemonName) -> Result<Option<Uuid>, StoreError> {
+pub async fn unfinished(db: &mut Db, daemon: &DaemonName) -> Result<Option<Uuid>> {
     Ok(first_unfinished(db, Some(daemon), None).await?.map(|operation| operation.id))
 }
 
 /// An operation that puts a layout on a daemon, or is about to.
-pub async fn changing_layout(
-    db: &mut SqliteConnection,
-    daemon: &DaemonName,
-) -> Result<Option<Uuid>, StoreError> {
+pub async fn changing_layout(db: &mut Db, daemon: &DaemonName) -> Result<Option<Uuid>> {
     let kinds = Some(&["apply_layout", "replay_layout"][..]);
     Ok(first_unfinished(db, Some(daemon), kinds).await?.map(|operation| operation.id))
 }
 
 /// An operation of this kind that waits or runs.
-pub async fn unfinished_of_kind(db: &mut SqliteConnection, kind: &str) -> Result<Option<Uuid>, StoreError> {
+pub async fn unfinished_of_kind(db: &mut Db, kind: &str) -> Result<Option<Uuid>> {
     Ok(first_unfinished(db, None, Some(&[kind])).await?.map(|operation| operation.id))
 }
 
 /// The beginning or end of a maintenance that has not ended.
-pub async fn unfinished_maintenance(db: &mut SqliteConnection) -> Result<Option<Operation>, StoreError> {
+pub async fn unfinished_maintenance(db: &mut Db) -> Result<Option<Operation>> {
     first_unfinished(db, None, Some(&["begin_maintenance", "end_maintenance"])).await
 }
 
 /// Returns the operations that were running when the manager died.
-pub async fn running(db: &mut SqliteConnection) -> Result<Vec<Operation>, StoreError> {
+pub async fn running(db: &mut Db) -> Result<Vec<Operation>> {
     Ok(select!("WHERE state = 'running' ORDER BY id").fetch_all(db).await?)
 }
 
 /// Counts the operations that have not ended, by state.
-pub async fn unfinished_by_state(db: &mut SqliteConnection) -> Result<Vec<(&'static str, u64)>, StoreError> {
+pub async fn unfinished_by_state(db: &mut Db) -> Result<Vec<(&'static str, u64)>> {
     let query = sqlx::query!(
         r#"SELECT count(*) FILTER (WHERE state = 'pending') AS "pending!: u64", count(*) FILTER (WHERE state = 'running') AS "running!: u64"
            FROM operations WHERE state IN ('pending', 'running')"#
@@ -146,7 +142,7 @@ pub async fn unfinished_by_state(db: &mut SqliteConnection) -> Result<Vec<(&'sta
 }
 
 /// An operation that waits for a layout, works with it, or may have to go back to it.
-pub async fn with_layout(db: &mut SqliteConnection, layout: &LayoutName) -> Result<Option<Uuid>, StoreError> {
+pub async fn with_layout(db: &mut Db, layout: &LayoutName) -> Result<Option<Uuid>> {
     let query = sqlx::query_scalar!(
         r#"SELECT id AS "id!: AsText<Uuid>" FROM operations LEFT JOIN layout_changes ON layout_changes.operation = operations.id
            WHERE state IN ('pending', 'running')

@@ -14,7 +14,9 @@ use sqlx::{Connection as _, SqliteConnection};
 
 use super::backup::{Backup, BackupError, Unfinished, sync_directory};
 use super::schema::{self, Schema};
-use super::{StoreError, audit, events, host, inspect, maintenance, options, parsed, sessions, tokens};
+use super::{
+    Db, Result, StoreError, audit, events, host, inspect, maintenance, options, parsed, sessions, tokens,
+};
 use crate::domain::audit::{AttemptedAction, Broken, Target};
 use crate::domain::event::{DomainEvent, EventCause, LostEvents, TokenFacts};
 use crate::domain::token::{Token, TokenId, TokenState};
@@ -178,7 +180,7 @@ async fn copy(backup: &Backup, database: &Path) -> Result<Unfinished, RestoreErr
 }
 
 /// A connection to a file that no other program has open, which leaves no other file beside it.
-async fn connect(path: &Path) -> Result<SqliteConnection, StoreError> {
+async fn connect(path: &Path) -> Result<SqliteConnection> {
     let options = options(path)?.journal_mode(SqliteJournalMode::Delete);
     Ok(SqliteConnection::connect_with(&options).await?)
 }
@@ -262,11 +264,7 @@ fn is_damage(error: &sqlx::Error) -> bool {
 }
 
 /// Returns true if both the backup and the database that is replaced belong to this machine.
-async fn is_of_this_machine(
-    db: &mut SqliteConnection,
-    backup: &Backup,
-    machine_id: &str,
-) -> Result<bool, sqlx::Error> {
+async fn is_of_this_machine(db: &mut Db, backup: &Backup, machine_id: &str) -> Result<bool, sqlx::Error> {
     // Here and below the queries name a database that is attached, which no compile-time check knows.
     let replaced: Option<String> =
         sqlx::query_scalar("SELECT machine_id FROM replaced.host").fetch_optional(db).await?;
@@ -274,11 +272,7 @@ async fn is_of_this_machine(
 }
 
 /// Copies into `db` what the replaced database records of this host; returns remarks on the differences.
-async fn carry_over(
-    db: &mut SqliteConnection,
-    attempt: &AttemptedAction,
-    now: i64,
-) -> Result<Vec<String>, RestoreError> {
+async fn carry_over(db: &mut Db, attempt: &AttemptedAction, now: i64) -> Result<Vec<String>, RestoreError> {
     let maintenance: Option<String> =
         sqlx::query_scalar("SELECT state FROM replaced.maintenance").fetch_optional(&mut *db).await?;
     if let Some(state) = maintenance.filter(|state| state != "active") {
@@ -315,7 +309,7 @@ async fn carry_over(
 }
 
 /// Appends the audit rows that were written since the backup; false if they do not continue those of the backup.
-async fn carry_audit(db: &mut SqliteConnection) -> Result<bool, StoreError> {
+async fn carry_audit(db: &mut Db) -> Result<bool> {
     let head = audit::head(&mut *db).await?;
     let query = "SELECT ?1 = 0 OR EXISTS (SELECT 1 FROM replaced.audit WHERE id = ?1 AND hash = ?2)";
     let continues: bool = sqlx::query_scalar(query).bind(head.id).bind(head.hash).fetch_one(&mut *db).await?;
@@ -327,7 +321,7 @@ async fn carry_audit(db: &mut SqliteConnection) -> Result<bool, StoreError> {
 }
 
 /// Continues after the last event number given here, and records that the events since the backup are lost.
-async fn carry_events(db: &mut SqliteConnection, now: i64) -> Result<(), StoreError> {
+async fn carry_events(db: &mut Db, now: i64) -> Result<()> {
     let kept = events::newest(&mut *db).await?;
     let given: i64 = sqlx::query_scalar(
         "SELECT coalesce(max(seq), 0) FROM replaced.sqlite_sequence WHERE name = 'events'",
@@ -344,12 +338,7 @@ async fn carry_events(db: &mut SqliteConnection, now: i64) -> Result<(), StoreEr
 }
 
 /// Revokes a token, with the event and the audit row that any revocation has.
-async fn revoke(
-    db: &mut SqliteConnection,
-    token: &Token,
-    attempt: &AttemptedAction,
-    now: i64,
-) -> Result<(), StoreError> {
+async fn revoke(db: &mut Db, token: &Token, attempt: &AttemptedAction, now: i64) -> Result<()> {
     tokens::revoke(&mut *db, &token.id, now).await?;
     let by = EventCause::Actor { subject: attempt.actor.clone() };
     let event = DomainEvent::TokenRevoked(TokenFacts::from(token));

@@ -13,7 +13,7 @@ use sqlx::migrate::Migrator;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, SqliteConnection};
 
-use super::{StoreError, options, restrict_to_owner};
+use super::{Db, Result, StoreError, options, restrict_to_owner};
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
@@ -48,11 +48,7 @@ fn newest_of(migrations: &Migrator) -> i64 {
 }
 
 /// Opens or creates the database at `path` and brings its schema up to date.
-pub(super) async fn open(
-    path: &Path,
-    migrations: &Migrator,
-    now: i64,
-) -> Result<SqliteConnection, StoreError> {
+pub(super) async fn open(path: &Path, migrations: &Migrator, now: i64) -> Result<SqliteConnection> {
     if path.exists() {
         let mut connection = open_to_read(path).await?;
         let schema = of(&mut connection, migrations).await?;
@@ -75,11 +71,11 @@ pub(super) async fn open(
 }
 
 /// The schema of an open database.
-pub(super) async fn read(db: &mut SqliteConnection) -> Result<Schema, sqlx::Error> {
+pub(super) async fn read(db: &mut Db) -> Result<Schema, sqlx::Error> {
     of(db, &MIGRATIONS).await
 }
 
-async fn of(db: &mut SqliteConnection, migrations: &Migrator) -> Result<Schema, sqlx::Error> {
+async fn of(db: &mut Db, migrations: &Migrator) -> Result<Schema, sqlx::Error> {
     let tables: i64 =
         sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
             .fetch_one(&mut *db)
@@ -104,7 +100,7 @@ async fn of(db: &mut SqliteConnection, migrations: &Migrator) -> Result<Schema, 
 ///
 /// If there is no write-ahead log, the file is opened as immutable: a connection that only reads would otherwise create a log and leave it
 /// behind.
-pub(super) async fn open_to_read(path: &Path) -> Result<SqliteConnection, StoreError> {
+pub(super) async fn open_to_read(path: &Path) -> Result<SqliteConnection> {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     let options = SqliteConnectOptions::from_str("sqlite:")?
@@ -114,7 +110,7 @@ pub(super) async fn open_to_read(path: &Path) -> Result<SqliteConnection, StoreE
     Ok(SqliteConnection::connect_with(&options).await?)
 }
 
-async fn copy_before_migration(path: &Path, version: i64, now: i64) -> Result<(), StoreError> {
+async fn copy_before_migration(path: &Path, version: i64, now: i64) -> Result<()> {
     let copy = path.with_extension(format!("before-{version}-{now}.db"));
     // Created here, so that no other user may read it while it is written.
     let created = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&copy);
@@ -128,7 +124,7 @@ async fn copy_before_migration(path: &Path, version: i64, now: i64) -> Result<()
 
 /// Returns the first difference of a database from the newest schema, which SQLite's own check does not find. Additional parts count as
 /// well: a trigger that is not ours could write unwanted rows.
-pub(super) async fn difference(db: &mut SqliteConnection) -> Result<Option<String>, StoreError> {
+pub(super) async fn difference(db: &mut Db) -> Result<Option<String>> {
     let mut model = SqliteConnection::connect("sqlite::memory:").await?;
     MIGRATIONS.run(&mut model).await?;
     let (expected, found) = (parts(&mut model).await?, parts(db).await?);
@@ -153,7 +149,7 @@ pub(super) async fn difference(db: &mut SqliteConnection) -> Result<Option<Strin
 
 /// The tables, indexes, triggers and views, by kind and name, each as it was made; those of SQLite itself follow from them, and the
 /// one of the library that migrates is its own.
-async fn parts(db: &mut SqliteConnection) -> Result<BTreeMap<(String, String), String>, StoreError> {
+async fn parts(db: &mut Db) -> Result<BTreeMap<(String, String), String>> {
     let query = "SELECT type, name, ifnull(sql, '') FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name != '_sqlx_migrations'";
     let rows: Vec<(String, String, String)> = sqlx::query_as(query).fetch_all(db).await?;
     Ok(rows.into_iter().map(|(kind, name, sql)| ((kind, name), sql)).collect())

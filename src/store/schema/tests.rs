@@ -1,5 +1,6 @@
 //! Tests of opening databases of other schemas. Each new migration gets a test here: its step run on a database with rows.
 
+use super::super::Db;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -25,11 +26,11 @@ async fn database(directory: &Path) -> PathBuf {
     path
 }
 
-async fn execute(db: &mut SqliteConnection, statements: &'static str) {
+async fn execute(db: &mut Db, statements: &'static str) {
     sqlx::raw_sql(statements).execute(db).await.expect("executed");
 }
 
-async fn texts(db: &mut SqliteConnection, query: &'static str) -> Vec<String> {
+async fn texts(db: &mut Db, query: &'static str) -> Vec<String> {
     sqlx::query_scalar(query).fetch_all(db).await.expect("read")
 }
 
