@@ -15,7 +15,7 @@ use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::operation::{HostLayout, Operation, OperationRequest, OperationState};
 use crate::domain::{DaemonName, LayoutName};
 use crate::store::operations::CompletedStep;
-use crate::store::{self, StoreError, TransactionEnd};
+use crate::store::{self, StoreError, transact};
 use crate::supervisor::Observed;
 
 /// Seconds that clients of a pruned daemon get: it had none when the file was accepted.
@@ -164,21 +164,15 @@ async fn request_child(
     request: OperationRequest,
 ) -> Result<Uuid, OperationFailure> {
     let (clock, id) = (engine.clock, engine.clock.new_id());
-    let written: Result<(), StoreError> = engine
-        .store
-        .commit(move |db| {
-            Box::pin(async move {
-                let now = clock.unix_ms();
-                store::operations::insert(&mut *db, id, &[daemon], &request, None, now).await?;
-                let cause = store::events::start_of(&mut *db, parent).await?;
-                store::operations::requested(&mut *db, id, cause, now).await?;
-                let note = CompletedStep { name: step, outcome: id.to_string() };
-                store::operations::note_steps(db, parent, &[note], now).await?;
-                Ok(())
-            })
-        })
-        .await;
-    written?;
+    transact!(engine.store, |db| {
+        let now = clock.unix_ms();
+        store::operations::insert(&mut *db, id, &[daemon], &request, None, now).await?;
+        let cause = store::events::start_of(&mut *db, parent).await?;
+        store::operations::requested(&mut *db, id, cause, now).await?;
+        let note = CompletedStep { name: step, outcome: id.to_string() };
+        store::operations::note_steps(db, parent, &[note], now).await?;
+        Ok(())
+    })?;
     engine.wake();
     Ok(id)
 }
@@ -206,27 +200,17 @@ async fn delete_layout(
     name: LayoutName,
 ) -> Result<((), String), OperationFailure> {
     let clock = engine.clock;
-    let deleted: Result<Result<(), Vec<DaemonName>>, StoreError> = engine
-        .store
-        .write(move |db| {
-            Box::pin(async move {
-                let holders = store::daemons::with_layout(&mut *db, &name).await?;
-                if !holders.is_empty() {
-                    return Ok((Err(holders), TransactionEnd::RollBack));
-                }
-                let Some(newest) = store::layouts::newest(&mut *db, &name).await? else {
-                    return Ok((Ok(()), TransactionEnd::RollBack));
-                };
-                store::layouts::delete(&mut *db, &name).await?;
-                let event = DomainEvent::LayoutDeleted { layout: name, version: Some(newest.version) };
-                let cause = store::events::start_of(&mut *db, operation).await?;
-                store::events::append(db, &event.because(cause), clock.unix_ms()).await?;
-                Ok((Ok(()), TransactionEnd::Commit))
-            })
-        })
-        .await;
-    match deleted? {
-        Ok(()) => Ok(((), "deleted".to_owned())),
-        Err(holders) => Err(format!("it is still on daemon {}", daemon::names(&holders)).into()),
-    }
+    transact!(engine.store, OperationFailure, |db| {
+        let holders = store::daemons::with_layout(&mut *db, &name).await?;
+        if !holders.is_empty() {
+            return Err(format!("it is still on daemon {}", daemon::names(&holders)).into());
+        }
+        let Some(newest) = store::layouts::newest(&mut *db, &name).await? else { return Ok(()) };
+        store::layouts::delete(&mut *db, &name).await?;
+        let event = DomainEvent::LayoutDeleted { layout: name, version: Some(newest.version) };
+        let cause = store::events::start_of(&mut *db, operation).await?;
+        store::events::append(db, &event.because(cause), clock.unix_ms()).await?;
+        Ok(())
+    })?;
+    Ok(((), "deleted".to_owned()))
 }

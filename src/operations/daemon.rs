@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use super::{Engine, OperationFailure};
 use crate::domain::DaemonName;
 use crate::domain::condition::{self, ConditionReason};
 use crate::domain::daemon::{DaemonSpec, DaemonStatus, DesiredState, Phase};
 use crate::domain::operation::{Operation, STOP};
-use crate::domain::plan::Desired;
-use crate::store::{self, StoreError, TransactionEnd};
+use crate::store::{self, transact};
 use crate::supervisor::{Handle, Observed};
 
 /// Longest time for a daemon to become ready: a server of eight GPUs takes about three seconds.
@@ -22,9 +19,19 @@ pub(super) async fn start(engine: &Engine, operation: &Operation) -> Result<(), 
     engine
         .step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Running))
         .await?;
+    await_ready(engine, operation, |_| true).await
+}
+
+/// Waits until the daemon is ready, in a process that will do.
+async fn await_ready(
+    engine: &Engine,
+    operation: &Operation,
+    will_do: impl Fn(&DaemonStatus) -> bool,
+) -> Result<(), OperationFailure> {
     let handle = handle(engine, the_daemon(operation)?)?;
+    let is_ready = |status: &DaemonStatus| status.phase == Phase::Ready && will_do(status);
     let ready = async {
-        let seen = wait_until(engine, operation, &handle, READY, |status| status.phase == Phase::Ready).await;
+        let seen = wait_until(engine, operation, &handle, READY, is_ready).await;
         let status = seen.map_err(|why| format!("not ready{why}"))?;
         Ok(((), format!("generation {} read back", status.observed_generation)))
     };
@@ -60,8 +67,8 @@ pub(super) async fn restart(
         return Err(format!("daemon {daemon} is stopped, as its spec says: start it instead").into());
     }
     let timeout = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
-    let old = match noted(operation, NOTE) {
-        Some(old) => old,
+    let old = match operation.outcome_of(NOTE) {
+        Some(old) => old.to_owned(),
         None => {
             let old = before.pid.map_or_else(|| "none".to_owned(), |pid| pid.to_string());
             engine.step(operation.id, NOTE, async { Ok::<_, OperationFailure>((old.clone(), old)) }).await?
@@ -79,14 +86,7 @@ pub(super) async fn restart(
             Ok::<_, OperationFailure>(((), format!("replaced by process {}", status.pid.unwrap_or_default())))
         })
         .await?;
-    engine
-        .step(operation.id, "wait until ready", async {
-            let ready = |status: &DaemonStatus| status.phase == Phase::Ready && another(status);
-            let seen = wait_until(engine, operation, &handle, READY, ready).await;
-            let status = seen.map_err(|why| format!("not ready{why}"))?;
-            Ok(((), format!("generation {} read back", status.observed_generation)))
-        })
-        .await
+    await_ready(engine, operation, another).await
 }
 
 /// Name of the step of a restart that records the process to replace, for a manager that resumes the restart.
@@ -98,20 +98,15 @@ const NOTE_STATE: &str = "note the desired state";
 /// Name of the step of a deletion that removes the daemon.
 const FORGET: &str = "forget";
 
-/// Returns the outcome that an earlier manager journaled for a step; `None` if it died during the step or never took it.
-fn noted(operation: &Operation, step: &str) -> Option<String> {
-    operation.outcome_of(step).map(str::to_owned)
-}
-
 pub(super) async fn delete(
     engine: &Engine,
     operation: &Operation,
     grace_s: u32,
 ) -> Result<(), OperationFailure> {
-    let before = match noted(operation, NOTE_STATE) {
+    let before = match operation.outcome_of(NOTE_STATE) {
         // An earlier manager may have died between forgetting the daemon and saying so.
         Some(_) if is_forgotten(engine, operation).await? => return Ok(()),
-        Some(before) => before,
+        Some(before) => before.to_owned(),
         None => {
             engine
                 .step(operation.id, NOTE_STATE, async {
@@ -138,7 +133,7 @@ pub(super) async fn delete(
 
 /// Returns true if the daemon to delete no longer exists; another daemon of that name may have been created since.
 async fn is_forgotten(engine: &Engine, operation: &Operation) -> Result<bool, OperationFailure> {
-    if noted(operation, FORGET).is_some() {
+    if operation.outcome_of(FORGET).is_some() {
         return Ok(true);
     }
     let mut reader = engine.store.read().await?;
@@ -153,33 +148,23 @@ fn summary(state: DesiredState) -> String {
 async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), OperationFailure> {
     stop(engine, operation, grace_s).await?;
     let (id, name, clock) = (operation.id, the_daemon(operation)?.clone(), engine.clock);
-    let revision = engine
-        .step(operation.id, FORGET, async {
-            let deleted: Result<Result<Option<i64>, ()>, StoreError> = engine
-                .store
-                .write(move |db| {
-                    Box::pin(async move {
-                        if !store::tenants::of_daemon(&mut *db, &name).await?.is_empty() {
-                            return Ok((Err(()), TransactionEnd::RollBack));
-                        }
-                        let daemon = store::daemons::get(&mut *db, &name).await?;
-                        if let Some(daemon) = &daemon {
-                            store::operations::daemon_deleted(&mut *db, id, daemon, clock.unix_ms()).await?;
-                        }
-                        store::daemons::delete(db, &name, clock.unix_ms()).await?;
-                        Ok((Ok(daemon.map(|daemon| daemon.revision)), TransactionEnd::Commit))
-                    })
-                })
-                .await;
-            match deleted? {
-                Ok(revision) => Ok((revision, "forgotten".to_owned())),
-                Err(()) => Err(OperationFailure::from(
-                    "a tenant was put on the daemon meanwhile: delete or move it, then delete the daemon"
-                        .to_owned(),
-                )),
+    let forget = async {
+        let revision = transact!(engine.store, OperationFailure, |db| {
+            if !store::tenants::of_daemon(&mut *db, &name).await?.is_empty() {
+                let why =
+                    "a tenant was put on the daemon meanwhile: delete or move it, then delete the daemon";
+                return Err(why.to_owned().into());
             }
-        })
-        .await?;
+            let daemon = store::daemons::get(&mut *db, &name).await?;
+            if let Some(daemon) = &daemon {
+                store::operations::daemon_deleted(&mut *db, id, daemon, clock.unix_ms()).await?;
+            }
+            store::daemons::delete(db, &name, clock.unix_ms()).await?;
+            Ok(daemon.map(|daemon| daemon.revision))
+        })?;
+        Ok::<_, OperationFailure>((revision, "forgotten".to_owned()))
+    };
+    let revision = engine.step(operation.id, FORGET, forget).await?;
     engine.fleet.forget(the_daemon(operation)?, revision);
     // A caller may have created a daemon of that name between the two lines above, and published it to the driver
     // that has just been ended.
@@ -207,46 +192,16 @@ pub(super) fn names(daemons: &[DaemonName]) -> String {
     daemons.iter().map(DaemonName::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// Writes what the daemon should be, and publishes it.
+/// Writes whether the daemon should run, and publishes it.
 async fn write_state(
     engine: &Engine,
     operation: &Operation,
     state: DesiredState,
 ) -> Result<((), String), OperationFailure> {
-    match desired_now(engine, the_daemon(operation)?.clone(), Some((operation.id, state))).await? {
-        Some(desired) => {
-            engine.fleet.publish(desired, None);
-            Ok(((), summary(state)))
-        }
-        None => Err(format!("daemon {} is gone", names(&operation.daemons)).into()),
-    }
-}
-
-/// Returns the desired state of a daemon; if `state` is given, first writes for that operation whether the daemon should run. `None` if the
-/// daemon does not exist.
-pub(super) async fn desired_now(
-    engine: &Engine,
-    name: DaemonName,
-    state: Option<(Uuid, DesiredState)>,
-) -> Result<Option<Desired>, OperationFailure> {
-    let gpus = engine.gpus().await?;
-    let (manager_uid, clock) = (engine.manager_uid, engine.clock);
-    let desired: Result<_, StoreError> = engine
-        .store
-        .commit(move |db| {
-            Box::pin(async move {
-                if let Some((operation, state)) = state
-                    && let Some(daemon) = store::daemons::get(&mut *db, &name).await?
-                    && daemon.spec.desired_state != state
-                {
-                    let spec = DaemonSpec { desired_state: state, ..daemon.spec.clone() };
-                    store::operations::put_spec(&mut *db, operation, &daemon, &spec, clock.unix_ms()).await?;
-                }
-                store::plans::desired(db, &name, &gpus, manager_uid).await
-            })
-        })
-        .await;
-    Ok(desired?)
+    transact!(engine, change_daemon(operation), |_, spec| {
+        Ok((spec.desired_state != state).then(|| DaemonSpec { desired_state: state, ..spec }))
+    })?;
+    Ok(((), summary(state)))
 }
 
 /// Waits until the daemon is in its desired state, or something blocks it that needs an operator.

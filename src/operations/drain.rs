@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 
-use uuid::Uuid;
-
 use super::daemon::{handle, the_daemon};
 use super::{Engine, OperationFailure, Stop};
 use crate::domain::DaemonName;
@@ -23,7 +21,7 @@ use crate::domain::timings::Timings;
 use crate::host::process::{EndProcessError, EndedBy, death, end_process_while};
 use crate::host::signal::{SignalError, SignalReason};
 use crate::host::{self, Identity};
-use crate::store::{self, StoreError, TransactionEnd};
+use crate::store::{self, transact};
 use crate::supervisor::{FreshError, Handle, PIPE_ENV, TerminateError, Termination};
 
 /// Name of the step that records whether the daemon took clients before the drain.
@@ -56,9 +54,7 @@ pub(super) async fn run(
         note(engine, operation, daemon).await?;
         engine
             .step(operation.id, "cordon", async {
-                set_schedulable(engine, operation.id, daemon, false)
-                    .await
-                    .map(|_| ((), "cordoned".to_owned()))
+                set_schedulable(engine, operation, false).await.map(|_| ((), "cordoned".to_owned()))
             })
             .await?;
         empty(engine, operation, std::slice::from_ref(daemon), limit, true).await?;
@@ -67,7 +63,7 @@ pub(super) async fn run(
     match drained.await {
         Ok(()) => Ok(()),
         Err(stop) => {
-            engine.undo(operation.id, || undone(engine, operation, daemon)).await?;
+            engine.undo(operation.id, || undone(engine, operation)).await?;
             Err(stop)
         }
     }
@@ -95,11 +91,7 @@ fn noted(operation: &Operation) -> Option<bool> {
 }
 
 /// Restores the state from before the drain.
-async fn undone(
-    engine: &Engine,
-    operation: &Operation,
-    daemon: &DaemonName,
-) -> Result<((), String), OperationFailure> {
+async fn undone(engine: &Engine, operation: &Operation) -> Result<((), String), OperationFailure> {
     // The journal as it is now: what this run has noted is not in `operation`.
     let mut reader = engine.store.read().await?;
     let journal = store::operations::get(&mut reader, operation.id).await?;
@@ -107,40 +99,21 @@ async fn undone(
     let outcome = match journal.as_ref().and_then(noted) {
         None => "nothing was changed",
         Some(false) => "cordoned, as before",
-        Some(true) if set_schedulable(engine, operation.id, daemon, true).await? => "schedulable again",
+        Some(true) if set_schedulable(engine, operation, true).await? => "schedulable again",
         Some(true) => "schedulable, as it was set meanwhile",
     };
     Ok(((), outcome.to_owned()))
 }
 
-/// Writes whether a daemon takes clients, and publishes it; false when it was so.
+/// Writes whether the daemon takes clients, and publishes it; false when it was so.
 async fn set_schedulable(
     engine: &Engine,
-    operation: Uuid,
-    daemon: &DaemonName,
+    operation: &Operation,
     schedulable: bool,
 ) -> Result<bool, OperationFailure> {
-    let (name, clock) = (daemon.clone(), engine.clock);
-    let changed: Result<Option<bool>, StoreError> = engine
-        .store
-        .write(move |db| {
-            Box::pin(async move {
-                let Some(daemon) = store::daemons::get(&mut *db, &name).await? else {
-                    return Ok((None, TransactionEnd::RollBack));
-                };
-                let changed = daemon.spec.schedulable != schedulable;
-                if changed {
-                    let spec = DaemonSpec { schedulable, ..daemon.spec.clone() };
-                    store::operations::put_spec(&mut *db, operation, &daemon, &spec, clock.unix_ms()).await?;
-                }
-                Ok((Some(changed), TransactionEnd::Commit))
-            })
-        })
-        .await;
-    let changed = changed?.ok_or_else(|| format!("daemon {daemon} is gone"))?;
-    if changed {
-        engine.publish(daemon).await?;
-    }
+    let (_, changed) = transact!(engine, change_daemon(operation), |_, spec| {
+        Ok((spec.schedulable != schedulable).then(|| DaemonSpec { schedulable, ..spec }))
+    })?;
     Ok(changed)
 }
 

@@ -9,14 +9,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use super::daemon::the_daemon;
 use super::failure::OperationFailure;
 use crate::clock::Clock;
 use crate::domain::TenantName;
+use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::Gpu;
 use crate::domain::operation::{Operation, OperationEnd, Undo};
 use crate::gpu::{Inventory as _, Suspendable, TimeLimited};
 use crate::metrics::operations::Operations;
-use crate::store::{self, Store, StoreError};
+use crate::store::{self, Store, StoreError, Transaction, transact};
 use crate::supervisor::Fleet;
 
 /// The parts that operations work with. Clones share them.
@@ -153,10 +155,7 @@ impl Engine {
 
     /// Writes to the journal what the running step waits for; a failure to write that is only logged.
     pub(super) async fn waits_for(&self, id: Uuid, what: String) {
-        let noted: Result<(), StoreError> = self
-            .store
-            .commit(move |db| Box::pin(async move { store::operations::note_wait(db, id, &what).await }))
-            .await;
+        let noted = transact!(self.store, |db| store::operations::note_wait(db, id, &what).await);
         if let Err(error) = noted {
             tracing::warn!(operation = %id, %error, "what the operation waits for could not be written");
         }
@@ -180,28 +179,49 @@ impl Engine {
         work: impl Future<Output = Result<(T, String), E>>,
     ) -> Result<Result<T, E>, StoreError> {
         let (clock, name) = (self.clock, name.to_owned());
-        let ordinal: Result<i64, StoreError> = self
-            .store
-            .commit(move |db| {
-                Box::pin(async move { store::operations::begin_step(db, id, &name, clock.unix_ms()).await })
-            })
-            .await;
+        let ordinal =
+            transact!(self.store, |db| store::operations::begin_step(db, id, &name, clock.unix_ms()).await);
         let ordinal = ordinal?;
         let result = work.await;
         let outcome = match &result {
             Ok((_, outcome)) => outcome.clone(),
             Err(failure) => failure.to_string(),
         };
-        let ended: Result<(), StoreError> = self
-            .store
-            .commit(move |db| {
-                Box::pin(async move {
-                    store::operations::end_step(db, id, ordinal, &outcome, clock.unix_ms()).await
-                })
-            })
-            .await;
-        ended?;
+        transact!(self.store, |db| store::operations::end_step(db, id, ordinal, &outcome, clock.unix_ms())
+            .await)?;
         Ok(result.map(|(value, _)| value))
+    }
+
+    /// Changes the daemon of an operation in one transaction, and publishes what it should be then. `change` writes what belongs to the
+    /// change, and returns the new spec where the spec changes. Returns the generation, and true if the spec was written.
+    pub(super) async fn change_daemon<F>(
+        &self,
+        operation: &Operation,
+        change: F,
+    ) -> Result<(i64, bool), OperationFailure>
+    where
+        F: for<'c> FnOnce(
+                Transaction<'c>,
+                DaemonSpec,
+            ) -> BoxFuture<'c, Result<Option<DaemonSpec>, OperationFailure>>
+            + Send
+            + 'static,
+    {
+        let (id, name) = (operation.id, the_daemon(operation)?.clone());
+        let (gpus, manager_uid, now) = (self.gpus().await?, self.manager_uid, self.clock.unix_ms());
+        let (desired, changed) = transact!(self.store, OperationFailure, |db| {
+            let gone = || format!("daemon {name} is gone");
+            let daemon = store::daemons::get(&mut *db, &name).await?.ok_or_else(gone)?;
+            let spec = change(&mut *db, daemon.spec.clone()).await?;
+            if let Some(spec) = &spec {
+                store::operations::put_spec(&mut *db, id, &daemon, spec, now).await?;
+            }
+            let desired = store::plans::desired(db, &name, &gpus, manager_uid).await?;
+            Ok((desired.ok_or_else(gone)?, spec.is_some()))
+        })?;
+        let generation = desired.generation;
+        self.fleet.publish(desired, None);
+        Ok((generation, changed))
     }
 
     pub(super) async fn finish(&self, id: Uuid, result: Result<(), Stop>) -> Result<(), StoreError> {
@@ -214,15 +234,10 @@ impl Engine {
             Err(Stop::Cancelled) => OperationEnd::Cancelled,
         };
         let (clock, state) = (self.clock, end.state());
-        let ended: Result<Option<Operation>, StoreError> = self
-            .store
-            .commit(move |db| {
-                Box::pin(async move {
-                    store::operations::finish(&mut *db, id, end, clock.unix_ms()).await?;
-                    store::operations::get(db, id).await
-                })
-            })
-            .await;
+        let ended = transact!(self.store, |db| {
+            store::operations::finish(&mut *db, id, end, clock.unix_ms()).await?;
+            store::operations::get(db, id).await
+        });
         if let Some(operation) = ended? {
             self.outcomes.ended(operation.request.kind(), state.as_str());
         }

@@ -25,11 +25,10 @@ use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::layout::{Enforcement, Layout, PartitionChange, VersionRef};
 use crate::domain::operation::Operation;
 use crate::domain::partitions::PartitionRef;
-use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid, PartitionName};
 use crate::host;
 use crate::store::operations::CompletedStep;
-use crate::store::{self, StoreError, TransactionEnd};
+use crate::store::{self, StoreError, transact};
 use crate::supervisor::{FreshError, Handle, Observed};
 
 /// Longest time for a layout to be applied, or taken back: a daemon that has to be started takes seconds.
@@ -217,41 +216,20 @@ impl Engine {
         requested: DesiredLayoutChange,
         removed: Vec<RemovedPartition>,
     ) -> Result<i64, OperationFailure> {
-        let (id, name) = (operation.id, the_daemon(operation)?.clone());
-        let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
-        let now = self.clock.unix_ms();
+        let (id, name, now) = (operation.id, the_daemon(operation)?.clone(), self.clock.unix_ms());
         let boot_id = self.fleet.context().boot_id.clone();
-        let desired: Result<Result<Option<Desired>, OperationFailure>, StoreError> = self
-            .store
-            .write(move |db| {
-                Box::pin(async move {
-                    let Some(daemon) = store::daemons::get(&mut *db, &name).await? else {
-                        return Ok((Ok(None), TransactionEnd::RollBack));
-                    };
-                    let admitted = living(store::partition_leases::holders(&mut *db, &boot_id).await?);
-                    if let Some(held) = held(&removed, &admitted) {
-                        return Ok((Err(held), TransactionEnd::RollBack));
-                    }
-                    let applied = store::layouts::applied(&mut *db, &name).await?;
-                    let previous = Previous { layout: daemon.spec.layout.clone(), applied };
-                    let change = LayoutChange { previous, recreate: requested.recreate };
-                    store::layouts::put_change(&mut *db, id, &name, &change).await?;
-                    if requested.applied.is_some() {
-                        store::layouts::put_applied(&mut *db, &name, requested.applied.as_ref(), now).await?;
-                    }
-                    let spec = DaemonSpec { layout: Some(requested.active), ..daemon.spec.clone() };
-                    store::operations::put_spec(&mut *db, id, &daemon, &spec, now).await?;
-                    Ok((
-                        Ok(store::plans::desired(db, &name, &gpus, manager_uid).await?),
-                        TransactionEnd::Commit,
-                    ))
-                })
-            })
-            .await;
-        let desired = desired??;
-        let desired = desired.ok_or_else(|| "the daemon is gone".to_owned())?;
-        let generation = desired.generation;
-        self.fleet.publish(desired, None);
+        let (generation, _) = transact!(self, change_daemon(operation), |db, spec| {
+            let admitted = living(store::partition_leases::holders(&mut *db, &boot_id).await?);
+            refuse_held(&removed, &admitted)?;
+            let applied = store::layouts::applied(&mut *db, &name).await?;
+            let previous = Previous { layout: spec.layout.clone(), applied };
+            let change = LayoutChange { previous, recreate: requested.recreate };
+            store::layouts::put_change(&mut *db, id, &name, &change).await?;
+            if requested.applied.is_some() {
+                store::layouts::put_applied(db, &name, requested.applied.as_ref(), now).await?;
+            }
+            Ok(Some(DaemonSpec { layout: Some(requested.active), ..spec }))
+        })?;
         Ok(generation)
     }
 
@@ -297,32 +275,17 @@ impl Engine {
         change: LayoutChange,
         back: bool,
     ) -> Result<(), OperationFailure> {
-        let (id, name) = (operation.id, the_daemon(operation)?.clone());
-        let (gpus, manager_uid) = (self.gpus().await?, self.manager_uid);
-        let now = self.clock.unix_ms();
-        let desired: Result<Option<Desired>, StoreError> = self
-            .store
-            .write(move |db| {
-                Box::pin(async move {
-                    let Some(daemon) = store::daemons::get(&mut *db, &name).await? else {
-                        return Ok((None, TransactionEnd::RollBack));
-                    };
-                    store::layouts::put_change(&mut *db, id, &name, &change).await?;
-                    if back {
-                        let Previous { layout, applied } = change.previous;
-                        store::layouts::put_applied(&mut *db, &name, applied.as_ref(), now).await?;
-                        let spec = DaemonSpec { layout, ..daemon.spec.clone() };
-                        store::operations::put_spec(&mut *db, id, &daemon, &spec, now).await?;
-                    } else {
-                        store::daemons::touch(&mut *db, &[&name]).await?;
-                    }
-                    Ok((store::plans::desired(db, &name, &gpus, manager_uid).await?, TransactionEnd::Commit))
-                })
-            })
-            .await;
-        if let Some(desired) = desired? {
-            self.fleet.publish(desired, None);
-        }
+        let (id, name, now) = (operation.id, the_daemon(operation)?.clone(), self.clock.unix_ms());
+        transact!(self, change_daemon(operation), |db, spec| {
+            store::layouts::put_change(&mut *db, id, &name, &change).await?;
+            if back {
+                let Previous { layout, applied } = change.previous;
+                store::layouts::put_applied(db, &name, applied.as_ref(), now).await?;
+                return Ok(Some(DaemonSpec { layout, ..spec }));
+            }
+            store::daemons::touch(db, &[&name]).await?;
+            Ok(None)
+        })?;
         Ok(())
     }
 
@@ -454,12 +417,8 @@ impl Engine {
             return Ok(());
         }
         let (id, clock) = (operation.id, self.clock);
-        let noted: Result<(), StoreError> = self
-            .store
-            .commit(move |db| {
-                Box::pin(async move { store::operations::note_steps(db, id, &steps, clock.unix_ms()).await })
-            })
-            .await;
+        let noted =
+            transact!(self.store, |db| store::operations::note_steps(db, id, &steps, clock.unix_ms()).await);
         Ok(noted?)
     }
 }
@@ -497,15 +456,15 @@ fn living(admitted: AdmittedClients) -> AdmittedClients {
     living.filter(|(_, holders)| !holders.is_empty()).collect()
 }
 
-/// Returns an error with the clients that were admitted to the removed partitions; `None` if there are none.
-fn held(removed: &[RemovedPartition], admitted: &AdmittedClients) -> Option<OperationFailure> {
+/// Refuses to remove partitions to which clients were admitted.
+fn refuse_held(removed: &[RemovedPartition], admitted: &AdmittedClients) -> Result<(), OperationFailure> {
     let blocked = removed.iter().filter_map(|(partition, name)| {
         let PartitionRef { gpu, id } = partition.clone();
         let clients = admitted.get(partition)?.clone();
         Some(Blocked::InUse { partition: name.clone(), gpu, id, clients }.to_string())
     });
     let blocked: Vec<String> = blocked.collect();
-    (!blocked.is_empty()).then(|| blocked.join("; ").into())
+    if blocked.is_empty() { Ok(()) } else { Err(blocked.join("; ").into()) }
 }
 
 /// Returns the status of a run that began after the known one, and not before `from`.

@@ -18,10 +18,9 @@ use crate::domain::daemon::DesiredState;
 use crate::domain::event::DomainEvent;
 use crate::domain::maintenance::{DeviceHolder, DrainLimit, Maintenance, MaintenanceState};
 use crate::domain::operation::{Operation, Undo};
-use crate::domain::plan::Desired;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::{Inventory, InventoryError, Suspendable, SuspendedGpus, TimeLimited};
-use crate::store::{self, StoreError};
+use crate::store::{self, transact};
 
 /// Longest time for which a process of ours that is about to exit may keep a GPU open.
 const PROCESS_EXIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -331,56 +330,50 @@ enum MaintenanceChange {
 async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonName>, OperationFailure> {
     let gpus = engine.gpus().await?;
     let (manager_uid, clock) = (engine.manager_uid, engine.clock);
-    let written: Result<Vec<Desired>, StoreError> = engine
-        .store
-        .commit(move |db| {
-            Box::pin(async move {
-                let before = store::maintenance::get(&mut *db).await?;
-                match change {
-                    MaintenanceChange::Put(maintenance) => {
-                        store::maintenance::put(&mut *db, &maintenance).await?;
-                    }
-                    MaintenanceChange::State(state) => {
-                        if let Some(before) = &before {
-                            let now = Maintenance { state, ..before.clone() };
-                            store::maintenance::put(&mut *db, &now).await?;
-                        }
-                    }
-                    MaintenanceChange::Quitting(emptied) => {
-                        if let Some(before) = &before
-                            && store::daemons::managed_on(&mut *db, &before.gpus)
-                                .await?
-                                .iter()
-                                .all(|daemon| emptied.contains(daemon))
-                        {
-                            let now = Maintenance { state: MaintenanceState::Quitting, ..before.clone() };
-                            store::maintenance::put(&mut *db, &now).await?;
-                        }
-                    }
-                    MaintenanceChange::Active(remembered) => {
-                        store::maintenance::put_active(&mut *db, &remembered).await?;
-                    }
-                    MaintenanceChange::Over => store::maintenance::delete(&mut *db).await?,
+    let written = transact!(engine.store, |db| {
+        let before = store::maintenance::get(&mut *db).await?;
+        match change {
+            MaintenanceChange::Put(maintenance) => {
+                store::maintenance::put(&mut *db, &maintenance).await?;
+            }
+            MaintenanceChange::State(state) => {
+                if let Some(before) = &before {
+                    let now = Maintenance { state, ..before.clone() };
+                    store::maintenance::put(&mut *db, &now).await?;
                 }
-                let after = store::maintenance::get(&mut *db).await?;
-                if let Some(event) = maintenance_event(before.as_ref(), after.as_ref()) {
-                    store::events::append(&mut *db, &event.into(), clock.unix_ms()).await?;
+            }
+            MaintenanceChange::Quitting(emptied) => {
+                if let Some(before) = &before
+                    && store::daemons::managed_on(&mut *db, &before.gpus)
+                        .await?
+                        .iter()
+                        .all(|daemon| emptied.contains(daemon))
+                {
+                    let now = Maintenance { state: MaintenanceState::Quitting, ..before.clone() };
+                    store::maintenance::put(&mut *db, &now).await?;
                 }
-                let mut desired = Vec::new();
-                for daemon in store::daemons::all(&mut *db).await? {
-                    let covered = |maintenance: &Option<Maintenance>| {
-                        maintenance.as_ref().is_some_and(|maintenance| maintenance.covers(&daemon.spec.gpus))
-                    };
-                    if !daemon.spec.is_observed() && (covered(&before) || covered(&after)) {
-                        store::daemons::touch(&mut *db, &[&daemon.name]).await?;
-                        desired
-                            .extend(store::plans::desired(&mut *db, &daemon.name, &gpus, manager_uid).await?);
-                    }
-                }
-                Ok(desired)
-            })
-        })
-        .await;
+            }
+            MaintenanceChange::Active(remembered) => {
+                store::maintenance::put_active(&mut *db, &remembered).await?;
+            }
+            MaintenanceChange::Over => store::maintenance::delete(&mut *db).await?,
+        }
+        let after = store::maintenance::get(&mut *db).await?;
+        if let Some(event) = maintenance_event(before.as_ref(), after.as_ref()) {
+            store::events::append(&mut *db, &event.into(), clock.unix_ms()).await?;
+        }
+        let mut desired = Vec::new();
+        for daemon in store::daemons::all(&mut *db).await? {
+            let covered = |maintenance: &Option<Maintenance>| {
+                maintenance.as_ref().is_some_and(|maintenance| maintenance.covers(&daemon.spec.gpus))
+            };
+            if !daemon.spec.is_observed() && (covered(&before) || covered(&after)) {
+                store::daemons::touch(&mut *db, &[&daemon.name]).await?;
+                desired.extend(store::plans::desired(&mut *db, &daemon.name, &gpus, manager_uid).await?);
+            }
+        }
+        Ok(desired)
+    });
     let desired = written?;
     let daemons = desired.iter().map(|desired| desired.name.clone()).collect();
     for desired in desired {

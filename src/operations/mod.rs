@@ -30,7 +30,7 @@ use crate::domain::layout::active::ActiveLayout;
 use crate::domain::maintenance::DrainLimit;
 use crate::domain::operation::{Operation, OperationRequest, Resume, Undo, resume};
 use crate::host;
-use crate::store::{self, StoreError};
+use crate::store::{self, StoreError, transact};
 
 /// Time for which ended operations are kept: 30 days, in milliseconds.
 const REMEMBERED_MS: i64 = 30 * 24 * 60 * 60 * 1000;
@@ -87,17 +87,12 @@ impl Engine {
     async fn claim(&self) {
         let clock = self.clock;
         loop {
-            let claimed: Result<Option<Operation>, StoreError> = self
-                .store
-                .commit(move |db| {
-                    Box::pin(async move {
-                        let now = clock.unix_ms();
-                        store::operations::forget(&mut *db, now - REMEMBERED_MS).await?;
-                        store::replays::forget(&mut *db, now - REMEMBERED_MS).await?;
-                        store::operations::claim(db, now).await
-                    })
-                })
-                .await;
+            let claimed = transact!(self.store, |db| {
+                let now = clock.unix_ms();
+                store::operations::forget(&mut *db, now - REMEMBERED_MS).await?;
+                store::replays::forget(&mut *db, now - REMEMBERED_MS).await?;
+                store::operations::claim(db, now).await
+            });
             match claimed {
                 Ok(Some(operation)) => self.spawn(operation, None),
                 Ok(None) => {
@@ -181,9 +176,9 @@ impl Engine {
 
     /// Publishes what a daemon should be now.
     async fn publish(&self, name: &DaemonName) -> Result<(), OperationFailure> {
-        if let Some(desired) = daemon::desired_now(self, name.clone(), None).await? {
-            self.fleet.publish(desired, None);
-        }
+        let (gpus, manager_uid, name) = (self.gpus().await?, self.manager_uid, name.clone());
+        let desired = transact!(self.store, |db| store::plans::desired(db, &name, &gpus, manager_uid).await)?;
+        desired.into_iter().for_each(|desired| self.fleet.publish(desired, None));
         Ok(())
     }
 }

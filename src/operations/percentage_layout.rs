@@ -20,7 +20,7 @@ use crate::domain::operation::Operation;
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::probe::CensusRequest;
-use crate::store::{self, StoreError};
+use crate::store::{self, StoreError, transact};
 
 /// Longest wait for a CUDA process that counts chunks.
 const COUNTING: Duration = Duration::from_secs(30);
@@ -59,16 +59,12 @@ impl Engine {
 
     async fn remember_chunks(&self, counted: BTreeMap<GpuUuid, ChunkCensus>) -> Result<(), StoreError> {
         let clock = self.clock;
-        self.store
-            .commit(move |db| {
-                Box::pin(async move {
-                    for (gpu, census) in &counted {
-                        store::probe_results::put_chunks(&mut *db, gpu, census, clock.unix_ms()).await?;
-                    }
-                    Ok(())
-                })
-            })
-            .await
+        transact!(self.store, |db| {
+            for (gpu, census) in &counted {
+                store::probe_results::put_chunks(&mut *db, gpu, census, clock.unix_ms()).await?;
+            }
+            Ok(())
+        })
     }
 
     /// Plans the changes that a thread-percentage layout makes to a daemon, and returns them with the SMs per chunk of each GPU.

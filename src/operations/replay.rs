@@ -9,7 +9,7 @@ use crate::domain::layout::document::PartitionShare;
 use crate::domain::layout::replay::{Replay, Verdict};
 use crate::domain::operation::{Operation, Undo};
 use crate::store::operations::CompletedStep;
-use crate::store::{self, StoreError};
+use crate::store::{self, transact};
 
 /// The step that compares what was seen with what is recorded.
 const COMPARE: &str = "compare";
@@ -97,7 +97,6 @@ async fn recorded(engine: &Engine, id: Uuid) -> Result<Replay, OperationFailure>
 }
 
 async fn put(engine: &Engine, replay: Replay) -> Result<(), OperationFailure> {
-    let written: Result<(), StoreError> =
-        engine.store.commit(move |db| Box::pin(async move { store::replays::put(db, &replay).await })).await;
+    let written = transact!(engine.store, |db| store::replays::put(db, &replay).await);
     Ok(written?)
 }

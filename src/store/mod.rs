@@ -68,6 +68,22 @@ pub type Db = SqliteConnection;
 /// The result of what needs the store.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
+/// Runs a job in a transaction of the writer and awaits its commit: `transact!(backend, write(&permit), |db| { … })` is
+/// `backend.write(&permit, move |db| Box::pin(async move { … })).await`. Without a method it is [`Store::commit`], which may fail with
+/// another error than the store's: `transact!(store, OperationFailure, |db| { … })`.
+macro_rules! transact {
+    ($on:expr, $method:ident($($arg:expr),*), |$($db:pat_param),+| $job:expr) => {
+        $on.$method($($arg,)* move |$($db),+| Box::pin(async move { $job })).await
+    };
+    ($store:expr, $error:ty, |$db:ident| $job:expr) => {
+        $store.commit::<_, $error, _>(move |$db| Box::pin(async move { $job })).await
+    };
+    ($store:expr, |$db:ident| $job:expr) => {
+        $crate::store::transact!($store, $crate::store::StoreError, |$db| $job)
+    };
+}
+pub(crate) use transact;
+
 /// Connections that read; pages and lists are short, and the host has few cores to give.
 const READERS: u32 = 4;
 

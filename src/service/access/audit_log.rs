@@ -14,7 +14,7 @@ use crate::host::process::program_of;
 use crate::service::access::context::Permit;
 use crate::service::{Backend, ServiceError};
 use crate::store::audit::AuditResult;
-use crate::store::{self, StoreError, Transaction, TransactionEnd};
+use crate::store::{self, StoreError, Transaction, TransactionEnd, transact};
 
 /// The events and the audit rows of a change, written in its transaction.
 pub(in crate::service) struct ChangeRecord {
@@ -92,33 +92,26 @@ impl Backend {
             return self.parts.store.write(|db| Box::pin(only_rehearsed(db, job))).await;
         };
         let (mut record, clock) = (ChangeRecord::of(permit, false)?, self.parts.clock);
-        self.parts
-            .store
-            .write(move |db| {
-                Box::pin(async move {
-                    let before = specs(&mut *db, &attempt.target).await?;
-                    let written = store::layouts::last_row(&mut *db).await?;
-                    let (value, transaction_end) = job(&mut *db).await?;
-                    if transaction_end == TransactionEnd::Commit {
-                        let mut after = specs(&mut *db, &attempt.target).await?;
-                        let (old, new) = (before.get(&attempt.target), after.get(&attempt.target));
-                        record.events.extend(change_event(&attempt.target, old, new));
-                        for (target, spec) in before {
-                            let now = after.remove(&target);
-                            record.specs.insert(target, (Some(spec), now));
-                        }
-                        record
-                            .specs
-                            .extend(after.into_iter().map(|(target, spec)| (target, (None, Some(spec)))));
-                        if matches!(attempt.target, Target::Other(_)) {
-                            record.specs.extend(new_layouts(&mut *db, written).await?);
-                        }
-                        record.write(db, clock.unix_ms()).await?;
-                    }
-                    Ok((value, transaction_end))
-                })
-            })
-            .await
+        transact!(self.parts.store, write(), |db| {
+            let before = specs(&mut *db, &attempt.target).await?;
+            let written = store::layouts::last_row(&mut *db).await?;
+            let (value, transaction_end) = job(&mut *db).await?;
+            if transaction_end == TransactionEnd::Commit {
+                let mut after = specs(&mut *db, &attempt.target).await?;
+                let (old, new) = (before.get(&attempt.target), after.get(&attempt.target));
+                record.events.extend(change_event(&attempt.target, old, new));
+                for (target, spec) in before {
+                    let now = after.remove(&target);
+                    record.specs.insert(target, (Some(spec), now));
+                }
+                record.specs.extend(after.into_iter().map(|(target, spec)| (target, (None, Some(spec)))));
+                if matches!(attempt.target, Target::Other(_)) {
+                    record.specs.extend(new_layouts(&mut *db, written).await?);
+                }
+                record.write(db, clock.unix_ms()).await?;
+            }
+            Ok((value, transaction_end))
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use crate::service::access::context::{IdempotencyKey, RequestContext};
 use crate::service::{Backend, ServiceError};
 use crate::store::idempotency::{self, Remembered};
-use crate::store::{StoreError, Transaction};
+use crate::store::{StoreError, Transaction, transact};
 
 impl Backend {
     /// The answer stored under a key; refused when the key belongs to another request.
@@ -29,14 +29,11 @@ impl Backend {
     pub(crate) async fn keep_answer(&self, key: IdempotencyKey, response: String) {
         let IdempotencyKey { owner, key, request_hash } = key;
         let clock = self.parts.clock;
-        let kept = self.parts.store.commit::<(), StoreError, _>(move |db| {
-            Box::pin(async move {
-                let answer = Remembered { request_hash, response };
-                idempotency::put(db, &owner, &key, &answer, clock.unix_ms()).await?;
-                Ok(())
-            })
+        let kept = transact!(self.parts.store, |db| {
+            let answer = Remembered { request_hash, response };
+            idempotency::put(db, &owner, &key, &answer, clock.unix_ms()).await
         });
-        if let Err(error) = kept.await {
+        if let Err(error) = kept {
             tracing::warn!(%error, "an answer could not be stored under its Idempotency-Key");
         }
     }

@@ -5,7 +5,7 @@ use crate::domain::audit::{AttemptedAction, AuditOutcome};
 use crate::service::Backend;
 use crate::service::limits::CallerSource;
 use crate::store::audit::AuditResult;
-use crate::store::{self, StoreError};
+use crate::store::{self, transact};
 
 impl Backend {
     /// Records a refused or failed attempt, by the type of its problem, if its actor may have another row.
@@ -16,11 +16,7 @@ impl Backend {
         let attempt = AttemptedAction { target: attempt.target.without_secrets(), ..attempt };
         let result = AuditResult { problem: Some((outcome, problem)), ..AuditResult::default() };
         let now = self.parts.clock.unix_ms();
-        let written: Result<(), StoreError> = self
-            .parts
-            .store
-            .commit(move |db| Box::pin(async move { store::audit::append(db, &attempt, result, now).await }))
-            .await;
+        let written = transact!(self.parts.store, |db| store::audit::append(db, &attempt, result, now).await);
         if let Err(error) = written {
             // Nothing was done, so nothing has to be undone when the record is missing.
             tracing::error!(%error, "a refusal could not be recorded in the audit log");

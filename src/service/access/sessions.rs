@@ -15,7 +15,7 @@ use crate::service::access::tokens::random;
 use crate::service::access::{NoHolder, SessionKey};
 use crate::service::limits::whole_seconds;
 use crate::service::{Backend, Service, ServiceError};
-use crate::store::{self, StoreError, Transaction, TransactionEnd};
+use crate::store::{self, StoreError, Transaction, TransactionEnd, transact};
 
 /// Sessions per token; a further one ends the least recently used.
 const MAX_SESSIONS: usize = 32;
@@ -100,18 +100,14 @@ impl Service {
             open.iter().copied().take((open.len() + 1).saturating_sub(MAX_SESSIONS)).collect();
         let (written, ended, admin) = (session.clone(), surplus.clone(), backend.parts.access.admin);
         let by = ctx.cause();
-        backend
-            .write(&permit, move |db| {
-                Box::pin(async move {
-                    end(&mut *db, &written.holder, &ended, &by, now).await?;
-                    store::sessions::insert(&mut *db, &written, &admin).await?;
-                    let owner = session_owner(&mut *db, &written.holder).await?;
-                    let opened = DomainEvent::SessionOpened(owner);
-                    store::events::append(db, &opened.because(by), now).await?;
-                    Ok::<_, ServiceError>(((), TransactionEnd::Commit))
-                })
-            })
-            .await?;
+        transact!(backend, write(&permit), |db| {
+            end(&mut *db, &written.holder, &ended, &by, now).await?;
+            store::sessions::insert(&mut *db, &written, &admin).await?;
+            let owner = session_owner(&mut *db, &written.holder).await?;
+            let opened = DomainEvent::SessionOpened(owner);
+            store::events::append(db, &opened.because(by), now).await?;
+            Ok(((), TransactionEnd::Commit))
+        })?;
         let access = &backend.parts.access;
         access.end_sessions(&surplus);
         let key = SessionKey(session.digest);
@@ -208,9 +204,7 @@ impl Service {
         // The code is kept in memory only; its creation is recorded. The manager's own code at its first start is not
         // recorded: that must also work with a read-only database.
         if ctx.actor.subject != Principal::Manager {
-            backend
-                .write(&permit, |_| Box::pin(async { Ok::<_, ServiceError>(((), TransactionEnd::Commit)) }))
-                .await?;
+            backend.write(&permit, |_| Box::pin(async { Ok(((), TransactionEnd::Commit)) })).await?;
         }
         let expires_at = backend.parts.access.keep_code(&code, holder, ctx.clock.unix_ms());
         Ok(NewCode { code, expires_at })
@@ -228,13 +222,10 @@ impl Backend {
         self.parts.access.end_sessions(&digests);
         self.refuse_sealed().await?;
         let (by, clock) = (permit.ctx().cause(), self.parts.clock);
-        self.write(permit, move |db| {
-            Box::pin(async move {
-                end(db, &holder, &digests, &by, clock.unix_ms()).await?;
-                Ok::<_, ServiceError>(((), TransactionEnd::Commit))
-            })
+        transact!(self, write(permit), |db| {
+            end(db, &holder, &digests, &by, clock.unix_ms()).await?;
+            Ok(((), TransactionEnd::Commit))
         })
-        .await
     }
 }
 

@@ -11,7 +11,7 @@ use crate::service::access::context::RequestContext;
 use crate::service::access::idempotency::once;
 use crate::service::page::{Page, Paged};
 use crate::service::{Backend, Service, ServiceError, WriteOptions, transaction_end};
-use crate::store::{self, StoreError, Transaction};
+use crate::store::{self, StoreError, Transaction, transact};
 
 /// Most valid tokens: few enough to review by hand.
 const MAX_TOKENS: usize = 1000;
@@ -115,13 +115,11 @@ impl Service {
         let (written, dry_run, by, key) =
             (token.clone(), options.dry_run, ctx.cause(), ctx.idempotency.clone());
         let permit = permit.on(Target::Token(token.id.clone()));
-        let writing = backend.write(&permit, move |db| {
-            Box::pin(async move {
-                let making = async |db: Transaction<'_>| make(db, &written, by, now).await;
-                Ok((once(db, key.as_deref(), now, making).await?, transaction_end(&options)))
-            })
+        let writing = transact!(backend, write(&permit), |db| {
+            let making = async |db: Transaction<'_>| make(db, &written, by, now).await;
+            Ok((once(db, key.as_deref(), now, making).await?, transaction_end(&options)))
         });
-        let made = writing.await?;
+        let made = writing?;
         if dry_run {
             return Ok(NewToken { token: backend.token_view(token), secret: None });
         }
@@ -167,21 +165,17 @@ impl Service {
         let by = ctx.actor.subject.to_string();
         let (revoked, dry_run, because) = (id.clone(), options.dry_run, ctx.cause());
         let clock = ctx.clock;
-        backend
-            .write(&permit, move |db| {
-                Box::pin(async move {
-                    let Some(token) = store::tokens::get(&mut *db, &id).await? else {
-                        return Err(ServiceError::not_found("token", &id));
-                    };
-                    let now = clock.unix_ms();
-                    if store::tokens::revoke(&mut *db, &id, now).await? {
-                        let event = DomainEvent::TokenRevoked(TokenFacts::from(&token)).because(because);
-                        store::events::append(db, &event, now).await?;
-                    }
-                    Ok(((), transaction_end(&options)))
-                })
-            })
-            .await?;
+        transact!(backend, write(&permit), |db| {
+            let Some(token) = store::tokens::get(&mut *db, &id).await? else {
+                return Err(ServiceError::not_found("token", &id));
+            };
+            let now = clock.unix_ms();
+            if store::tokens::revoke(&mut *db, &id, now).await? {
+                let event = DomainEvent::TokenRevoked(TokenFacts::from(&token)).because(because);
+                store::events::append(db, &event, now).await?;
+            }
+            Ok(((), transaction_end(&options)))
+        })?;
         if !dry_run {
             tracing::info!(token = %revoked, by, "a token was revoked");
             backend.parts.access.end(&[revoked]).await;

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Access, LiveToken};
 use crate::service::{Backend, ServiceError};
-use crate::store::{self, StoreError};
+use crate::store::{self, StoreError, transact};
 
 /// Interval at which the last uses of tokens are written.
 const WRITING_USES: Duration = Duration::from_secs(60);
@@ -80,22 +80,17 @@ impl Backend {
         }
         let (written, written_sessions) = (uses.clone(), sessions.clone());
         let (limits, admin) = (access.limits, access.admin);
-        self.parts
-            .store
-            .commit(move |db| {
-                Box::pin(async move {
-                    for (live, at) in &written {
-                        store::tokens::used(&mut *db, &live.token.id, *at).await?;
-                    }
-                    for (live, at) in &written_sessions {
-                        store::sessions::used(&mut *db, &live.session.digest, *at).await?;
-                    }
-                    let (idle, opened) = (now - limits.idle_ms, now - limits.max_ms);
-                    store::sessions::delete_old(db, idle, opened, &admin).await?;
-                    Ok::<_, StoreError>(())
-                })
-            })
-            .await?;
+        transact!(self.parts.store, |db| {
+            for (live, at) in &written {
+                store::tokens::used(&mut *db, &live.token.id, *at).await?;
+            }
+            for (live, at) in &written_sessions {
+                store::sessions::used(&mut *db, &live.session.digest, *at).await?;
+            }
+            let (idle, opened) = (now - limits.idle_ms, now - limits.max_ms);
+            store::sessions::delete_old(db, idle, opened, &admin).await?;
+            Ok(())
+        })?;
         for (live, at) in uses {
             live.written_use.fetch_max(at, Ordering::Relaxed);
         }

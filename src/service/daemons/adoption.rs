@@ -21,7 +21,7 @@ use crate::service::access::context::{Permit, RequestContext};
 use crate::service::change::{Change, ChangeScope};
 use crate::service::daemons::{DaemonView, RELEASE_TIMEOUT, refuse_with_tenants};
 use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition};
-use crate::store;
+use crate::store::{self, transact};
 use crate::supervisor::{ForeignDaemon, token};
 
 /// A running control daemon to adopt under a name.
@@ -96,28 +96,27 @@ impl Service {
         let status = handle.as_ref().map(|handle| handle.observed().status);
         let absent = status.is_none_or(|status| status.phase == Phase::Absent);
         let (released, dry_run) = (name.clone(), options.dry_run);
-        let changed = backend.change(&permit, ChangeScope::Daemon(name.clone()), dry_run, move |change| {
-            Box::pin(async move {
-                let daemon = change.daemon(&name)?.clone();
-                check_precondition(&options, Some(daemon.revision))?;
-                refuse_with_tenants(&name, &change.objects.tenants_of(&name).cloned().collect::<Vec<_>>())?;
-                refuse_while_operated(&mut *change.db, &name).await?;
-                let earlier = store::daemons::incarnation(&mut *change.db, &name).await?;
-                // Other blockers do not matter: a foreign process is never kept because of them.
-                let foreign = earlier.as_ref().is_some_and(Incarnation::is_foreign);
-                let observed = daemon.spec.is_observed();
-                if !(foreign || observed && absent) {
-                    let first = if observed { "set its management to managed, and then " } else { "" };
-                    return Err(ServiceError::Conflict(format!(
-                        "daemon {name} was started by this manager, so releasing it would leave its process unmanaged: \
+        let scope = ChangeScope::Daemon(name.clone());
+        let changed = transact!(backend, change(&permit, scope, dry_run), |change| {
+            let daemon = change.daemon(&name)?.clone();
+            check_precondition(&options, Some(daemon.revision))?;
+            refuse_with_tenants(&name, &change.objects.tenants_of(&name).cloned().collect::<Vec<_>>())?;
+            refuse_while_operated(&mut *change.db, &name).await?;
+            let earlier = store::daemons::incarnation(&mut *change.db, &name).await?;
+            // Other blockers do not matter: a foreign process is never kept because of them.
+            let foreign = earlier.as_ref().is_some_and(Incarnation::is_foreign);
+            let observed = daemon.spec.is_observed();
+            if !(foreign || observed && absent) {
+                let first = if observed { "set its management to managed, and then " } else { "" };
+                return Err(ServiceError::Conflict(format!(
+                    "daemon {name} was started by this manager, so releasing it would leave its process unmanaged: \
                          {first}delete it, which stops it"
-                    )));
-                }
-                change.remove_daemon(&name);
-                Ok(daemon.revision)
-            })
-        });
-        let revision = changed.await?.value;
+                )));
+            }
+            change.remove_daemon(&name);
+            Ok(daemon.revision)
+        })?;
+        let revision = changed.value;
         if !dry_run {
             backend.parts.fleet.forget(&released, Some(revision));
             if let Some(handle) = handle {
@@ -150,42 +149,39 @@ impl Backend {
     ) -> Result<Daemon, ServiceError> {
         let Adoption { name, spec, incarnation, identity } = adoption;
         let (key, dry_run) = (name.clone(), options.dry_run);
-        let mut changed = self
-            .change(permit, ChangeScope::Daemon(name.clone()), dry_run, move |change| {
-                Box::pin(async move {
-                    let current = change.objects.daemons.get(&key);
-                    check_precondition(&options, current.map(|daemon| daemon.revision))?;
-                    if current.is_some() {
-                        return Err(ServiceError::Conflict(format!(
-                            "there is a daemon {key} already: choose another name, or delete that one first"
-                        )));
-                    }
-                    if let Some(pair) = incarnation.process
-                        && let Some(owner) =
-                            store::daemons::with_process(&mut *change.db, &incarnation.boot_id, pair).await?
-                    {
-                        // Another request adopted it a moment ago.
-                        return Err(ServiceError::Conflict(format!(
-                            "process {identity} is daemon {owner} of this manager already"
-                        )));
-                    }
-                    if spec.management == Management::Managed {
-                        change.refuse_held(&spec.gpus, None)?;
-                        // It would be stopped at once.
-                        change.refuse_in_maintenance(&key, &spec)?;
-                    }
-                    if !host::process::is_alive(identity) {
-                        return Err(ServiceError::Conflict(format!(
-                            "process {identity} ended while it was being adopted: nothing was written"
-                        )));
-                    }
-                    change.refuse_namesake("daemon", key.as_str()).await?;
-                    change.put_daemon(&key, spec).await?;
-                    change.adopted = Some(incarnation);
-                    Ok(())
-                })
-            })
-            .await?;
+        let mut changed =
+            transact!(self, change(permit, ChangeScope::Daemon(name.clone()), dry_run), |change| {
+                let current = change.objects.daemons.get(&key);
+                check_precondition(&options, current.map(|daemon| daemon.revision))?;
+                if current.is_some() {
+                    return Err(ServiceError::Conflict(format!(
+                        "there is a daemon {key} already: choose another name, or delete that one first"
+                    )));
+                }
+                if let Some(pair) = incarnation.process
+                    && let Some(owner) =
+                        store::daemons::with_process(&mut *change.db, &incarnation.boot_id, pair).await?
+                {
+                    // Another request adopted it a moment ago.
+                    return Err(ServiceError::Conflict(format!(
+                        "process {identity} is daemon {owner} of this manager already"
+                    )));
+                }
+                if spec.management == Management::Managed {
+                    change.refuse_held(&spec.gpus, None)?;
+                    // It would be stopped at once.
+                    change.refuse_in_maintenance(&key, &spec)?;
+                }
+                if !host::process::is_alive(identity) {
+                    return Err(ServiceError::Conflict(format!(
+                        "process {identity} ended while it was being adopted: nothing was written"
+                    )));
+                }
+                change.refuse_namesake("daemon", key.as_str()).await?;
+                change.put_daemon(&key, spec).await?;
+                change.adopted = Some(incarnation);
+                Ok(())
+            })?;
         if !dry_run {
             tracing::info!(daemon = %name, process = %identity, "adopted a control daemon");
         }

@@ -13,7 +13,7 @@ use crate::domain::{DaemonName, GpuUuid};
 use crate::service::access::context::RequestContext;
 use crate::service::change::refuse_covered;
 use crate::service::{Service, ServiceError, WriteOptions};
-use crate::store::{self, Transaction};
+use crate::store::{self, Transaction, transact};
 
 /// The maintenance of the host, and which processes have its GPUs open.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -144,32 +144,28 @@ impl Service {
             return Err(ServiceError::field("/gpus", "gpus is empty: name one, or leave it out for all"));
         }
         let on_timeout = request.on_timeout;
-        backend
-                .request_operation(&permit, options, move |db, _| {
-                    Box::pin(async move {
-                        refuse_another(&mut *db).await?;
-                        if let Some(now) = store::maintenance::get(&mut *db).await? {
-                            return Err(ServiceError::Conflict(format!(
-                                "the host is in maintenance already ({}): end that first (`mps-manager maintenance end`)",
-                                now.state.as_str()
-                            )));
-                        }
-                        let mut gpus = match named {
-                            Some(named) => named,
-                            None => {
-                                // Includes GPUs that a daemon has and that are missing on the host.
-                                let daemons = store::daemons::all(&mut *db).await?;
-                                let held = daemons.into_iter().flat_map(|daemon| daemon.spec.gpus);
-                                present.into_iter().map(|gpu| gpu.uuid).chain(held).collect()
-                            }
-                        };
-                        let daemons = store::daemons::managed_on(&mut *db, &gpus).await?;
-                        gpus.sort();
-                        gpus.dedup();
-                        Ok((OperationRequest::BeginMaintenance { gpus, timeout_s, on_timeout }, daemons))
-                    })
-                })
-                .await
+        transact!(backend, request_operation(&permit, options), |db, _| {
+            refuse_another(&mut *db).await?;
+            if let Some(now) = store::maintenance::get(&mut *db).await? {
+                return Err(ServiceError::Conflict(format!(
+                    "the host is in maintenance already ({}): end that first (`mps-manager maintenance end`)",
+                    now.state.as_str()
+                )));
+            }
+            let mut gpus = match named {
+                Some(named) => named,
+                None => {
+                    // Includes GPUs that a daemon has and that are missing on the host.
+                    let daemons = store::daemons::all(&mut *db).await?;
+                    let held = daemons.into_iter().flat_map(|daemon| daemon.spec.gpus);
+                    present.into_iter().map(|gpu| gpu.uuid).chain(held).collect()
+                }
+            };
+            let daemons = store::daemons::managed_on(&mut *db, &gpus).await?;
+            gpus.sort();
+            gpus.dedup();
+            Ok((OperationRequest::BeginMaintenance { gpus, timeout_s, on_timeout }, daemons))
+        })
     }
 
     /// Requests the end of maintenance.

@@ -29,7 +29,7 @@ use crate::service::daemons::layout_fit::{DesiredDaemon, fit_layout};
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
 use crate::service::page::{Page, Paged};
 use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition, removed};
-use crate::store;
+use crate::store::{self, transact};
 use crate::supervisor::LONGEST_PATH;
 
 /// Longest wait for a driver to release a daemon; an action in progress may take two seconds more.
@@ -82,19 +82,16 @@ impl Service {
         let objection = backend.objection_to(&name, &spec, &gpus).await?;
         let service = Arc::clone(backend);
         let (key, dry_run) = (name.clone(), options.dry_run);
-        let mut changed = backend
-            .change(&permit, ChangeScope::Daemon(name.clone()), dry_run, move |change| {
-                Box::pin(async move {
-                    let before = change.objects.daemons.get(&key).cloned();
-                    let written = WrittenDaemon { name: key.clone(), spec, objection, in_host_file: false };
-                    service.write_daemon(change, written, &options).await?;
-                    service
-                        .admit_tenants(change, &key)?
-                        .map_err(|refusal| ServiceError::Conflict(refusal.detail))?;
-                    Ok(before)
-                })
-            })
-            .await?;
+        let mut changed =
+            transact!(backend, change(&permit, ChangeScope::Daemon(name.clone()), dry_run), |change| {
+                let before = change.objects.daemons.get(&key).cloned();
+                let written = WrittenDaemon { name: key.clone(), spec, objection, in_host_file: false };
+                service.write_daemon(change, written, &options).await?;
+                service
+                    .admit_tenants(change, &key)?
+                    .map_err(|refusal| ServiceError::Conflict(refusal.detail))?;
+                Ok(before)
+            })?;
         let before = changed.value;
         let daemon =
             changed.objects.daemons.remove(&name).ok_or_else(|| ServiceError::not_found("daemon", &name))?;
@@ -124,16 +121,16 @@ impl Service {
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         let key = name.clone();
-        let mut changed = backend
-            .change(&permit, ChangeScope::Daemon(name.clone()), options.dry_run, move |change| {
-                Box::pin(async move {
-                    let daemon = change.daemon(&key)?.clone();
-                    check_precondition(&options, Some(daemon.revision))?;
-                    change.put_daemon(&key, DaemonSpec { schedulable, ..daemon.spec }).await?;
-                    Ok(())
-                })
-            })
-            .await?;
+        let mut changed = transact!(
+            backend,
+            change(&permit, ChangeScope::Daemon(name.clone()), options.dry_run),
+            |change| {
+                let daemon = change.daemon(&key)?.clone();
+                check_precondition(&options, Some(daemon.revision))?;
+                change.put_daemon(&key, DaemonSpec { schedulable, ..daemon.spec }).await?;
+                Ok(())
+            }
+        )?;
         let daemon =
             changed.objects.daemons.remove(&name).ok_or_else(|| ServiceError::not_found("daemon", &name))?;
         Ok(Written { value: backend.daemon_view(daemon).await?, created: false })
@@ -333,33 +330,30 @@ impl Backend {
             checked_drain(timeout_s)?;
         }
         let precondition = options.clone();
-        self.request_operation(permit, options, move |db, _| {
-            Box::pin(async move {
-                let daemon = store::daemons::get(&mut *db, &name)
-                    .await?
-                    .ok_or_else(|| ServiceError::not_found("daemon", &name))?;
-                check_precondition(&precondition, Some(daemon.revision))?;
-                refuse_observed(&mut *db, &daemon, &request).await?;
-                if matches!(request, OperationRequest::DeleteDaemon { .. }) {
-                    refuse_with_tenants(&name, &store::tenants::of_daemon(&mut *db, &name).await?)?;
-                }
-                let brings_up = matches!(
-                    request,
-                    OperationRequest::StartDaemon
-                        | OperationRequest::RestartDaemon { .. }
-                        | OperationRequest::DrainDaemon { .. }
-                );
-                if matches!(request, OperationRequest::StartDaemon) {
-                    // A host file replaced it, and its deletion failed: its GPUs are another one's.
-                    refuse_held(&mut *db, &daemon.spec.gpus, Some(&name), &[]).await?;
-                }
-                if brings_up {
-                    refuse_in_maintenance(&mut *db, &name, &daemon.spec).await?;
-                }
-                Ok((request, vec![name]))
-            })
+        transact!(self, request_operation(permit, options), |db, _| {
+            let daemon = store::daemons::get(&mut *db, &name)
+                .await?
+                .ok_or_else(|| ServiceError::not_found("daemon", &name))?;
+            check_precondition(&precondition, Some(daemon.revision))?;
+            refuse_observed(&mut *db, &daemon, &request).await?;
+            if matches!(request, OperationRequest::DeleteDaemon { .. }) {
+                refuse_with_tenants(&name, &store::tenants::of_daemon(&mut *db, &name).await?)?;
+            }
+            let brings_up = matches!(
+                request,
+                OperationRequest::StartDaemon
+                    | OperationRequest::RestartDaemon { .. }
+                    | OperationRequest::DrainDaemon { .. }
+            );
+            if matches!(request, OperationRequest::StartDaemon) {
+                // A host file replaced it, and its deletion failed: its GPUs are another one's.
+                refuse_held(&mut *db, &daemon.spec.gpus, Some(&name), &[]).await?;
+            }
+            if brings_up {
+                refuse_in_maintenance(&mut *db, &name, &daemon.spec).await?;
+            }
+            Ok((request, vec![name]))
         })
-        .await
     }
 
     /// Checks that the store can be read.

@@ -12,7 +12,7 @@ use crate::service::change::{Change, ChangeScope, Changed};
 use crate::service::daemons::adoption::refuse_while_operated;
 use crate::service::daemons::{DaemonView, refuse_mig_mode};
 use crate::service::{Service, ServiceError, WriteOptions};
-use crate::store;
+use crate::store::{self, transact};
 
 /// The GPU that replaces the missing one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -60,30 +60,20 @@ impl Service {
         let ceiling = backend.parts.fleet.context().capability.client_ceiling();
         let dry_run = options.dry_run;
         let (replaced, with) = (old.clone(), new.uuid.clone());
-        let changed = backend
-            .change(&permit, ChangeScope::Whole, dry_run, move |change| {
-                Box::pin(async move {
-                    let name = change.objects.holder(&old).cloned();
-                    let name = name.ok_or_else(|| ServiceError::NotFound {
-                        kind: "daemon with GPU",
-                        name: old.to_string(),
-                    })?;
-                    refuse_while_operated(&mut *change.db, &name).await?;
-                    let mut either = change.daemon(&name)?.spec.clone();
-                    either.gpus = vec![old.clone(), new.uuid.clone()];
-                    change.refuse_in_maintenance(&name, &either)?;
-                    change.refuse_held(std::slice::from_ref(&new.uuid), None)?;
-                    let tenants = exchange(change, &name, (&old, &new.uuid), ceiling).await?;
-                    change.report(DomainEvent::GpuReplaced {
-                        daemon: name.clone(),
-                        old,
-                        new: new.uuid.clone(),
-                    });
-                    change.exchanged_for = Some(new.uuid);
-                    Ok((name, tenants))
-                })
-            })
-            .await?;
+        let changed = transact!(backend, change(&permit, ChangeScope::Whole, dry_run), |change| {
+            let name = change.objects.holder(&old).cloned();
+            let name = name
+                .ok_or_else(|| ServiceError::NotFound { kind: "daemon with GPU", name: old.to_string() })?;
+            refuse_while_operated(&mut *change.db, &name).await?;
+            let mut either = change.daemon(&name)?.spec.clone();
+            either.gpus = vec![old.clone(), new.uuid.clone()];
+            change.refuse_in_maintenance(&name, &either)?;
+            change.refuse_held(std::slice::from_ref(&new.uuid), None)?;
+            let tenants = exchange(change, &name, (&old, &new.uuid), ceiling).await?;
+            change.report(DomainEvent::GpuReplaced { daemon: name.clone(), old, new: new.uuid.clone() });
+            change.exchanged_for = Some(new.uuid);
+            Ok((name, tenants))
+        })?;
         let Changed { value: (name, tenants), mut objects, .. } = changed;
         let daemon = objects.daemons.remove(&name).ok_or_else(|| ServiceError::not_found("daemon", &name))?;
         if !dry_run {

@@ -11,7 +11,7 @@ use crate::service::access::idempotency::once;
 use crate::service::access::redaction::Redact as _;
 use crate::service::page::{Page, Paged};
 use crate::service::{Backend, Service, ServiceError, WriteOptions, transaction_end};
-use crate::store::{self, Transaction};
+use crate::store::{self, Transaction, transact};
 
 impl Service {
     /// One operation with its journal.
@@ -57,27 +57,23 @@ impl Service {
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         let (by, dry_run, clock) = (ctx.cause(), options.dry_run, ctx.clock);
-        let operation = backend
-            .write(&permit, move |db| {
-                Box::pin(async move {
-                    let now = clock.unix_ms();
-                    if store::operations::cancel(&mut *db, id, now).await? {
-                        store::operations::record_cancelled(&mut *db, id, by, now).await?;
-                    } else if store::operations::request_cancel(&mut *db, id, now).await? {
-                        store::operations::stop_requested(&mut *db, id, by, now).await?;
-                    } else {
-                        let operation = store::operations::get(db, id).await?;
-                        return Err(not_cancellable(
-                            &operation.ok_or_else(|| ServiceError::not_found("operation", &id))?,
-                        ));
-                    }
-                    let operation = store::operations::get(db, id)
-                        .await?
-                        .ok_or_else(|| ServiceError::not_found("operation", &id))?;
-                    Ok((operation, transaction_end(&options)))
-                })
-            })
-            .await?;
+        let operation = transact!(backend, write(&permit), |db| {
+            let now = clock.unix_ms();
+            if store::operations::cancel(&mut *db, id, now).await? {
+                store::operations::record_cancelled(&mut *db, id, by, now).await?;
+            } else if store::operations::request_cancel(&mut *db, id, now).await? {
+                store::operations::stop_requested(&mut *db, id, by, now).await?;
+            } else {
+                let operation = store::operations::get(db, id).await?;
+                return Err(not_cancellable(
+                    &operation.ok_or_else(|| ServiceError::not_found("operation", &id))?,
+                ));
+            }
+            let operation = store::operations::get(db, id)
+                .await?
+                .ok_or_else(|| ServiceError::not_found("operation", &id))?;
+            Ok((operation, transaction_end(&options)))
+        })?;
         if !dry_run {
             // A pending operation ends here, and is counted nowhere else.
             if operation.state == OperationState::Cancelled {
@@ -109,25 +105,18 @@ impl Backend {
         let (by, key) = (ctx.cause(), ctx.idempotency.clone());
         let dry_run = options.dry_run;
         let tenant = ctx.actor.scope().cloned();
-        let operation = self
-            .write(permit, move |db| {
-                Box::pin(async move {
-                    let now = clock.unix_ms();
-                    let operation = once(db, key.as_deref(), now, async |db| {
-                        let (request, daemons) = request(&mut *db, id).await?;
-                        store::operations::insert(&mut *db, id, &daemons, &request, tenant.as_ref(), now)
-                            .await?;
-                        store::operations::requested(&mut *db, id, by, now).await?;
-                        let written = store::operations::get(db, id).await?;
-                        written.ok_or_else(|| {
-                            ServiceError::Internal("the operation just written is gone".into())
-                        })
-                    })
-                    .await?;
-                    Ok::<_, ServiceError>((operation, transaction_end(&options)))
-                })
+        let operation = transact!(self, write(permit), |db| {
+            let now = clock.unix_ms();
+            let operation = once(db, key.as_deref(), now, async |db| {
+                let (request, daemons) = request(&mut *db, id).await?;
+                store::operations::insert(&mut *db, id, &daemons, &request, tenant.as_ref(), now).await?;
+                store::operations::requested(&mut *db, id, by, now).await?;
+                let written = store::operations::get(db, id).await?;
+                written.ok_or_else(|| ServiceError::Internal("the operation just written is gone".into()))
             })
             .await?;
+            Ok((operation, transaction_end(&options)))
+        })?;
         if !dry_run {
             self.parts.engine.wake();
         }

@@ -20,7 +20,7 @@ use crate::service::events::writer;
 use crate::service::host::{HostView, ReadOnly};
 use crate::service::{Backend, Service, ServiceError};
 use crate::store::audit::AuditResult;
-use crate::store::{self, StoreError, TransactionEnd};
+use crate::store::{self, StoreError, TransactionEnd, transact};
 use crate::supervisor::{GpuPresence, OpenReports, RememberedDaemon};
 
 /// The machine ID of a host without one.
@@ -108,17 +108,10 @@ impl Backend {
             }
             Some(_) => {}
             None => {
-                let written: Result<(), StoreError> = self
-                    .parts
-                    .store
-                    .commit(move |db| {
-                        Box::pin(async move {
-                            store::host::put_machine_id(db, &here, clock.unix_ms()).await?;
-                            Ok(())
-                        })
-                    })
-                    .await;
-                written?;
+                transact!(self.parts.store, |db| {
+                    store::host::put_machine_id(db, &here, clock.unix_ms()).await?;
+                    Ok(())
+                })?;
             }
         }
         self.load_tokens().await?;
@@ -186,19 +179,12 @@ impl Backend {
             return Ok(());
         }
         let (attempt, by, clock) = (permit.attempt(), permit.ctx().cause(), self.parts.clock);
-        let written: Result<(), StoreError> = self
-            .parts
-            .store
-            .commit(move |db| {
-                Box::pin(async move {
-                    let now = clock.unix_ms();
-                    let confirmed = HostConfirmation::LossAccepted;
-                    put_confirmation_on_record(db, confirmed, by, attempt, now).await?;
-                    Ok(())
-                })
-            })
-            .await;
-        written?;
+        transact!(self.parts.store, |db| {
+            let now = clock.unix_ms();
+            let confirmed = HostConfirmation::LossAccepted;
+            put_confirmation_on_record(db, confirmed, by, attempt, now).await?;
+            Ok(())
+        })?;
         self.parts.health.set(HostFault::AuditTruncated, None);
         tracing::info!("the database was accepted as it is, without the lost rows of its audit log");
         Ok(())
@@ -208,18 +194,13 @@ impl Backend {
     async fn move_here(&self, permit: &Permit) -> Result<(), StoreError> {
         let (here, boot_id) = (self.parts.machine_id.clone(), self.parts.fleet.context().boot_id.clone());
         let (attempt, by, clock) = (permit.attempt(), permit.ctx().cause(), self.parts.clock);
-        self.parts
-            .store
-            .write_sealed(move |db| {
-                Box::pin(async move {
-                    let now = clock.unix_ms();
-                    store::host::move_to(&mut *db, &here, &boot_id, now).await?;
-                    let confirmed = HostConfirmation::Machine(here);
-                    put_confirmation_on_record(db, confirmed, by, attempt, now).await?;
-                    Ok(((), TransactionEnd::Commit))
-                })
-            })
-            .await
+        transact!(self.parts.store, write_sealed(), |db| {
+            let now = clock.unix_ms();
+            store::host::move_to(&mut *db, &here, &boot_id, now).await?;
+            let confirmed = HostConfirmation::Machine(here);
+            put_confirmation_on_record(db, confirmed, by, attempt, now).await?;
+            Ok(((), TransactionEnd::Commit))
+        })
     }
 
     /// Hands every stored daemon to the fleet, and starts the operations engine.
@@ -228,22 +209,15 @@ impl Backend {
         let present = self.present_gpus().await.unwrap_or_default();
         let known = present.clone();
         let clock = self.parts.clock;
-        let forgotten: Result<(), StoreError> = self
-            .parts
-            .store
-            .commit(move |db| {
-                Box::pin(async move {
-                    let now = clock.unix_ms();
-                    for event in store::connected_clients::remove_other_boots(&mut *db, &boot_id).await? {
-                        store::events::append(&mut *db, &event, now).await?;
-                    }
-                    store::host::forget_other_boots(&mut *db, &boot_id).await?;
-                    store::gpus::remember(db, &known, now).await?;
-                    Ok(())
-                })
-            })
-            .await;
-        forgotten?;
+        transact!(self.parts.store, |db| {
+            let now = clock.unix_ms();
+            for event in store::connected_clients::remove_other_boots(&mut *db, &boot_id).await? {
+                store::events::append(&mut *db, &event, now).await?;
+            }
+            store::host::forget_other_boots(&mut *db, &boot_id).await?;
+            store::gpus::remember(db, &known, now).await?;
+            Ok(())
+        })?;
         self.end_interrupted_verifications().await?;
         self.record_start().await?;
         self.load_compute_modes().await?;
@@ -261,16 +235,10 @@ impl Backend {
         let before = store::events::last_of_manager(&mut *self.parts.store.read().await?).await?;
         let (event, now) = (writer::start_event(before), self.parts.clock.unix_ms());
         let again = event.clone().into();
-        let written: Result<(), StoreError> = self
-            .parts
-            .store
-            .commit(move |db| {
-                Box::pin(async move {
-                    store::events::append(db, &event.into(), now).await?;
-                    Ok(())
-                })
-            })
-            .await;
+        let written = transact!(self.parts.store, |db| {
+            store::events::append(db, &event.into(), now).await?;
+            Ok(())
+        });
         if let Err(error) = written {
             tracing::warn!(%error, "the event that the manager started could not be written yet");
             self.parts.fleet.context().events.record_event(again, now);
@@ -384,17 +352,11 @@ impl Backend {
         }
         let known = present.clone();
         let clock = self.parts.clock;
-        let news: Result<bool, StoreError> = self
-            .parts
-            .store
-            .commit(move |db| {
-                Box::pin(async move {
-                    let now = clock.unix_ms();
-                    writer::record_gpu_presence(&mut *db, &known, before, now).await?;
-                    store::gpus::remember(db, &known, now).await
-                })
-            })
-            .await;
+        let news = transact!(self.parts.store, |db| {
+            let now = clock.unix_ms();
+            writer::record_gpu_presence(&mut *db, &known, before, now).await?;
+            store::gpus::remember(db, &known, now).await
+        });
         if news? { self.publish_all(&present).await } else { Ok(()) }
     }
 }

@@ -18,8 +18,8 @@ use crate::service::change::{Change, ChangeScope};
 use crate::service::daemons::WrittenDaemon;
 use crate::service::layouts::{may_change, put_if_new};
 use crate::service::{Backend, ServiceError, WriteOptions};
-use crate::store;
 use crate::store::layouts::NewVersion;
+use crate::store::{self, transact};
 
 /// Context of the writes in the transaction.
 struct Writing<'w, 'c> {
@@ -44,24 +44,19 @@ impl Backend {
     ) -> Result<Option<Operation>, ServiceError> {
         let (author, id) = (permit.ctx().actor.subject.to_string(), permit.ctx().clock.new_id());
         let (service, file) = (Arc::clone(self), file.clone());
-        let written = self
-            .change(permit, ChangeScope::Whole, dry_run, move |change| {
-                Box::pin(async move {
-                    let Some(compared) = compared.again(change, &file).await? else {
-                        change.dry_run = true;
-                        return Ok(None);
-                    };
-                    let faults = Faults::default();
-                    let mut writing =
-                        Writing { service: &service, change, compared, checked, author, faults };
-                    let request = writing.write().await?;
-                    let (now, by) = (change.now, change.by());
-                    store::operations::insert(&mut *change.db, id, &[], &request, None, now).await?;
-                    store::operations::requested(&mut *change.db, id, by, now).await?;
-                    Ok(store::operations::get(&mut *change.db, id).await?)
-                })
-            })
-            .await?;
+        let written = transact!(self, change(permit, ChangeScope::Whole, dry_run), |change| {
+            let Some(compared) = compared.again(change, &file).await? else {
+                change.dry_run = true;
+                return Ok(None);
+            };
+            let faults = Faults::default();
+            let mut writing = Writing { service: &service, change, compared, checked, author, faults };
+            let request = writing.write().await?;
+            let (now, by) = (change.now, change.by());
+            store::operations::insert(&mut *change.db, id, &[], &request, None, now).await?;
+            store::operations::requested(&mut *change.db, id, by, now).await?;
+            Ok(store::operations::get(&mut *change.db, id).await?)
+        })?;
         if !dry_run {
             self.parts.engine.wake();
         }

@@ -23,7 +23,7 @@ use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::layout_fit::{refuse_mode, refuse_strategy};
 use crate::service::daemons::maintenance::refuse_in_maintenance;
 use crate::service::{Backend, FieldError, Service, ServiceError, WriteOptions};
-use crate::store::{self, layouts::NewVersion};
+use crate::store::{self, layouts::NewVersion, transact};
 
 /// A daemon, and the mapping of a layout to its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -234,18 +234,13 @@ impl Backend {
         options: WriteOptions,
     ) -> Result<Operation, ServiceError> {
         let clock = self.parts.clock;
-        self.request_operation(permit, options, move |db, _| {
-            Box::pin(async move {
-                may_change(&mut *db, &name, &request).await?;
-                if let (Some(new), OperationRequest::ApplyLayout { layout, version, .. }) =
-                    (&new, &mut request)
-                {
-                    *version = new.written(db, layout, *version, clock).await?;
-                }
-                Ok((request, vec![name]))
-            })
+        transact!(self, request_operation(permit, options), |db, _| {
+            may_change(&mut *db, &name, &request).await?;
+            if let (Some(new), OperationRequest::ApplyLayout { layout, version, .. }) = (&new, &mut request) {
+                *version = new.written(db, layout, *version, clock).await?;
+            }
+            Ok((request, vec![name]))
         })
-        .await
     }
 
     /// Plans a layout for its daemon on a fresh poll, with the processes that have to move.

@@ -17,7 +17,7 @@ use crate::host::process;
 use crate::operations::PolledDaemon;
 use crate::service::access::context::RequestContext;
 use crate::service::{Backend, Service, ServiceError, WriteOptions, transaction_end, unavailable};
-use crate::store::{self, layouts::NewVersion};
+use crate::store::{self, layouts::NewVersion, transact};
 
 /// Most layouts in one import.
 const MAX_LAYOUTS: usize = 500;
@@ -46,17 +46,15 @@ impl Service {
         let mut views = Vec::with_capacity(layouts.len());
         for part in parts(layouts) {
             let (author, transaction_end, clock) = (author.clone(), transaction_end(&options), ctx.clock);
-            let written = backend.write(&permit, move |db| {
-                Box::pin(async move {
-                    let mut views = Vec::with_capacity(part.len());
-                    for (name, entry) in part {
-                        let newest = take(&mut *db, &name, &entry, &author, clock).await?;
-                        views.push(view(&mut *db, newest).await?);
-                    }
-                    Ok::<_, ServiceError>((views, transaction_end))
-                })
+            let written = transact!(backend, write(&permit), |db| {
+                let mut views = Vec::with_capacity(part.len());
+                for (name, entry) in part {
+                    let newest = take(&mut *db, &name, &entry, &author, clock).await?;
+                    views.push(view(&mut *db, newest).await?);
+                }
+                Ok((views, transaction_end))
             });
-            views.extend(written.await?);
+            views.extend(written?);
         }
         Ok(views)
     }

@@ -23,7 +23,7 @@ use crate::service::{
     transaction_end,
 };
 use crate::store::layouts::NewVersion;
-use crate::store::{self, Transaction};
+use crate::store::{self, Transaction, transact};
 
 /// A layout to be written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -65,27 +65,16 @@ impl Service {
         layout.check().map_err(|error| invalid("/layout", error))?;
         check_note(note.as_deref())?;
         let (author, clock) = (ctx.actor.subject.to_string(), ctx.clock);
-        backend
-            .write(&permit, move |db| {
-                Box::pin(async move {
-                    let before = store::layouts::newest(&mut *db, &name).await?;
-                    let tag = before.as_ref().map(|version| i64::from(version.version));
-                    check_precondition(&options, tag)?;
-                    let new = NewVersion {
-                        layout: &layout,
-                        author: &author,
-                        note: note.as_deref(),
-                        provenance: None,
-                    };
-                    let newest = put_if_new(&mut *db, &name, before.as_ref(), &new, clock.unix_ms()).await?;
-                    let view = view(db, newest).await?;
-                    Ok::<_, ServiceError>((
-                        Written { value: view, created: before.is_none() },
-                        transaction_end(&options),
-                    ))
-                })
-            })
-            .await
+        transact!(backend, write(&permit), |db| {
+            let before = store::layouts::newest(&mut *db, &name).await?;
+            let tag = before.as_ref().map(|version| i64::from(version.version));
+            check_precondition(&options, tag)?;
+            let new =
+                NewVersion { layout: &layout, author: &author, note: note.as_deref(), provenance: None };
+            let newest = put_if_new(&mut *db, &name, before.as_ref(), &new, clock.unix_ms()).await?;
+            let view = view(db, newest).await?;
+            Ok((Written { value: view, created: before.is_none() }, transaction_end(&options)))
+        })
     }
 
     /// The newest version of a layout.
@@ -152,30 +141,27 @@ impl Service {
         let permit = ctx.require(Right::Operate)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
-        backend.write(&permit, move |db| {
-                Box::pin(async move {
-                    let newest = store::layouts::newest(&mut *db, &name).await?;
-                    let newest = newest.ok_or_else(|| ServiceError::not_found("layout", &name))?;
-                    check_precondition(&options, Some(i64::from(newest.version)))?;
-                    let holders = store::daemons::with_layout(&mut *db, &name).await?;
-                    if !holders.is_empty() {
-                        let holders: Vec<&str> = holders.iter().map(DaemonName::as_str).collect();
-                        return Err(ServiceError::Conflict(format!(
-                            "layout {name} is in use by the daemons {}: apply another to them first",
-                            holders.join(", ")
-                        )));
-                    }
-                    if let Some(operation) = store::operations::with_layout(&mut *db, &name).await? {
-                        return Err(ServiceError::Conflict(format!(
-                            "operation {operation} applies layout {name} to a daemon, or may have to roll back to it: wait for it, or \
+        transact!(backend, write(&permit), |db| {
+            let newest = store::layouts::newest(&mut *db, &name).await?;
+            let newest = newest.ok_or_else(|| ServiceError::not_found("layout", &name))?;
+            check_precondition(&options, Some(i64::from(newest.version)))?;
+            let holders = store::daemons::with_layout(&mut *db, &name).await?;
+            if !holders.is_empty() {
+                let holders: Vec<&str> = holders.iter().map(DaemonName::as_str).collect();
+                return Err(ServiceError::Conflict(format!(
+                    "layout {name} is in use by the daemons {}: apply another to them first",
+                    holders.join(", ")
+                )));
+            }
+            if let Some(operation) = store::operations::with_layout(&mut *db, &name).await? {
+                return Err(ServiceError::Conflict(format!(
+                    "operation {operation} applies layout {name} to a daemon, or may have to roll back to it: wait for it, or \
                              cancel it"
-                        )));
-                    }
-                    store::layouts::delete(db, &name).await?;
-                    Ok::<_, ServiceError>(((), transaction_end(&options)))
-                })
-            })
-            .await
+                )));
+            }
+            store::layouts::delete(db, &name).await?;
+            Ok(((), transaction_end(&options)))
+        })
     }
 }
 

@@ -17,7 +17,7 @@ use crate::service::access::context::RequestContext;
 use crate::service::layouts::{LayoutTarget, Projected, invalid, may_change, refuse_blocked, take};
 use crate::service::page::{Page, Paged};
 use crate::service::{Backend, FieldError, Service, ServiceError, WriteOptions};
-use crate::store;
+use crate::store::{self, transact};
 
 /// A layout to replay: from a document, or stored here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -181,20 +181,18 @@ impl Service {
             finished_at: None,
             duration_us: None,
         };
-        let requested = backend.request_operation(&permit, options, move |db, operation| {
-            Box::pin(async move {
-                let mut replay = Replay { operation: Some(operation), ..replay };
-                if let Some(entry) = &entry {
-                    replay.version = take(&mut *db, &replay.layout, entry, &author, clock).await?.version;
-                }
-                let (layout, version) = (replay.layout.clone(), replay.version);
-                let request = OperationRequest::ReplayLayout { replay: replay.id, layout, version };
-                may_change(&mut *db, &replay.daemon, &request).await?;
-                store::replays::put(db, &replay).await?;
-                Ok((request, vec![replay.daemon]))
-            })
+        let requested = transact!(backend, request_operation(&permit, options), |db, operation| {
+            let mut replay = Replay { operation: Some(operation), ..replay };
+            if let Some(entry) = &entry {
+                replay.version = take(&mut *db, &replay.layout, entry, &author, clock).await?.version;
+            }
+            let (layout, version) = (replay.layout.clone(), replay.version);
+            let request = OperationRequest::ReplayLayout { replay: replay.id, layout, version };
+            may_change(&mut *db, &replay.daemon, &request).await?;
+            store::replays::put(db, &replay).await?;
+            Ok((request, vec![replay.daemon]))
         });
-        accepted(requested.await?)
+        accepted(requested?)
     }
 
     /// One replay.

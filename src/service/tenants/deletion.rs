@@ -11,7 +11,7 @@ use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::change::ChangeScope;
 use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, etag};
-use crate::store;
+use crate::store::{self, transact};
 
 impl Service {
     /// Deletes a tenant; refused while its processes are connected.
@@ -53,25 +53,21 @@ impl Backend {
         self.refuse_read_only().await?;
         let dry_run = options.dry_run;
         let scope = ChangeScope::Tenant(name.clone(), None);
-        let drained = self
-            .change(permit, scope, dry_run, move |change| {
-                Box::pin(async move {
-                    check_precondition(&options, Some(change.tenant(&name)?.generation))?;
-                    let now = change.now;
-                    let tenant = change
-                        .objects
-                        .tenants
-                        .get_mut(&name)
-                        .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
-                    if !tenant.draining {
-                        let expires_at = tenant.spec.expires_at.filter(|at| *at <= now).or(Some(now));
-                        tenant.change(TenantSpec { expires_at, ..tenant.spec.clone() }, now);
-                    }
-                    (tenant.draining, tenant.finished) = (true, tenant.finished || is_finished);
-                    Ok(tenant.directory.clone())
-                })
-            })
-            .await?;
+        let drained = transact!(self, change(permit, scope, dry_run), |change| {
+            check_precondition(&options, Some(change.tenant(&name)?.generation))?;
+            let now = change.now;
+            let tenant = change
+                .objects
+                .tenants
+                .get_mut(&name)
+                .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
+            if !tenant.draining {
+                let expires_at = tenant.spec.expires_at.filter(|at| *at <= now).or(Some(now));
+                tenant.change(TenantSpec { expires_at, ..tenant.spec.clone() }, now);
+            }
+            (tenant.draining, tenant.finished) = (true, tenant.finished || is_finished);
+            Ok(tenant.directory.clone())
+        })?;
         if is_finished && !dry_run {
             self.parts.fleet.context().handouts.finish(&drained.value);
         }
@@ -90,17 +86,13 @@ impl Backend {
         self.refuse_with_processes(&name).await?;
         let service = Arc::clone(self);
         let (scope, dry_run) = (ChangeScope::Tenant(name.clone(), None), options.dry_run);
-        let deleted = self
-            .change(permit, scope, dry_run, move |change| {
-                Box::pin(async move {
-                    let tenant = change.tenant(&name)?.clone();
-                    check_precondition(&options, Some(tenant.generation))?;
-                    service.remove_tenant(change, &name).await?;
-                    // A drain may have said so to an earlier manager.
-                    Ok((tenant.directory, is_finished || tenant.finished))
-                })
-            })
-            .await?;
+        let deleted = transact!(self, change(permit, scope, dry_run), |change| {
+            let tenant = change.tenant(&name)?.clone();
+            check_precondition(&options, Some(tenant.generation))?;
+            service.remove_tenant(change, &name).await?;
+            // A drain may have said so to an earlier manager.
+            Ok((tenant.directory, is_finished || tenant.finished))
+        })?;
         if let (directory, true) = &deleted.value
             && !dry_run
         {

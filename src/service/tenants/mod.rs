@@ -47,7 +47,7 @@ use crate::service::tenants::placement::Placement;
 use crate::service::tenants::provisioning::{Neighbours, add_shares, keep_own_share};
 use crate::service::tenants::readiness::TenantBlockers;
 use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, removed};
-use crate::store;
+use crate::store::{self, transact};
 use crate::supervisor::{Blocker, ClientDirectory, Observed};
 
 /// A tenant: desired state and status.
@@ -150,20 +150,16 @@ impl Service {
         let service = Arc::clone(backend);
         let (key, dry_run) = (name.clone(), options.dry_run);
         let scope = ChangeScope::Tenant(name.clone(), Some(on.clone()));
-        let mut changed = backend
-            .change(&permit, scope, dry_run, move |change| {
-                Box::pin(async move {
-                    let spec = spec.resolve_gpus(&change.gpus).map_err(ServiceError::invalid)?;
-                    spec.check().map_err(ServiceError::invalid)?;
-                    spec.check_expiry(change.now).map_err(ServiceError::invalid)?;
-                    reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
-                    let before = change.objects.tenants.get(&key).cloned();
-                    service.write_tenant(change, &key, spec, &options).await?;
-                    service.admit_tenant(change, &key)?;
-                    Ok(before)
-                })
-            })
-            .await?;
+        let mut changed = transact!(backend, change(&permit, scope, dry_run), |change| {
+            let spec = spec.resolve_gpus(&change.gpus).map_err(ServiceError::invalid)?;
+            spec.check().map_err(ServiceError::invalid)?;
+            spec.check_expiry(change.now).map_err(ServiceError::invalid)?;
+            reachable.map_err(|unreachable| ServiceError::field("/uid", unreachable))?;
+            let before = change.objects.tenants.get(&key).cloned();
+            service.write_tenant(change, &key, spec, &options).await?;
+            service.admit_tenant(change, &key)?;
+            Ok(before)
+        })?;
         // As they would be, also after a dry run.
         let of_daemon: Vec<Tenant> = changed.objects.tenants_of(&on).cloned().collect();
         let tenant =

@@ -29,7 +29,7 @@ use crate::service::access::redaction::Redact as _;
 use crate::service::daemons::maintenance::{refuse_cordoned, refuse_in_maintenance};
 use crate::service::tenants::conditions::refuse_expired;
 use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, transaction_end};
-use crate::store::{self, StoreError};
+use crate::store::{self, StoreError, transact};
 
 /// Longest wait of a client for admission.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -54,26 +54,22 @@ impl Service {
         backend.refuse_read_only().await?;
         let (dry_run, verified, service) = (options.dry_run, name.clone(), backend.clone());
         let (clock, key) = (ctx.clock, ctx.idempotency.clone());
-        let (verification, begun) = backend
-            .write(&permit, move |db| {
-                Box::pin(async move {
-                    let now = clock.unix_ms();
-                    let tenant = store::tenants::get(&mut *db, &name)
-                        .await?
-                        .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
-                    check_precondition(&options, Some(tenant.generation))?;
-                    let daemon = store::daemons::get(&mut *db, &tenant.spec.daemon).await?;
-                    let mut begun = false;
-                    let verification = once(db, key.as_deref(), now, async |db| {
-                        begun = store::verifications::begin(&mut *db, &name, now - GIVEN_UP_MS, now).await?;
-                        let written = store::verifications::get(db, &name).await?.unwrap_or_default();
-                        Ok(service.dated(written, &tenant, daemon.as_ref()))
-                    })
-                    .await?;
-                    Ok::<_, ServiceError>(((verification, begun), transaction_end(&options)))
-                })
+        let (verification, begun) = transact!(backend, write(&permit), |db| {
+            let now = clock.unix_ms();
+            let tenant = store::tenants::get(&mut *db, &name)
+                .await?
+                .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
+            check_precondition(&options, Some(tenant.generation))?;
+            let daemon = store::daemons::get(&mut *db, &tenant.spec.daemon).await?;
+            let mut begun = false;
+            let verification = once(db, key.as_deref(), now, async |db| {
+                begun = store::verifications::begin(&mut *db, &name, now - GIVEN_UP_MS, now).await?;
+                let written = store::verifications::get(db, &name).await?.unwrap_or_default();
+                Ok(service.dated(written, &tenant, daemon.as_ref()))
             })
             .await?;
+            Ok(((verification, begun), transaction_end(&options)))
+        })?;
         if let Some(requested_at) = verification.running_since.filter(|_| begun && !dry_run) {
             let (service, by) = (backend.clone(), ctx.cause());
             // Not awaited at shutdown: the next manager reports it as interrupted.
@@ -91,12 +87,14 @@ impl Backend {
     ) -> Result<VerificationResult, ServiceError> {
         loop {
             let (tenant, now) = (name.clone(), self.parts.clock.unix_ms());
-            let beginning = self.parts.store.commit(move |db| {
-                Box::pin(
-                    async move { store::verifications::begin(db, &tenant, now - GIVEN_UP_MS, now).await },
-                )
-            });
-            if beginning.await.map_err(ServiceError::from)? {
+            let beginning = transact!(self.parts.store, |db| store::verifications::begin(
+                db,
+                &tenant,
+                now - GIVEN_UP_MS,
+                now
+            )
+            .await);
+            if beginning.map_err(ServiceError::from)? {
                 self.verify(&name, now, EventCause::Manager).await;
                 break;
             }
@@ -200,46 +198,36 @@ impl Backend {
         by: EventCause,
     ) -> Result<(), ServiceError> {
         let (name, clock) = (name.clone(), self.parts.clock);
-        self.parts
-            .store
-            .commit(move |db| {
-                Box::pin(async move {
-                    if store::verifications::end(&mut *db, &name, requested_at, &result).await? {
-                        let event = verification_event(&name, &result).because(by);
-                        store::events::append(db, &event, clock.unix_ms()).await?;
-                    }
-                    Ok(())
-                })
-            })
-            .await
+        transact!(self.parts.store, ServiceError, |db| {
+            if store::verifications::end(&mut *db, &name, requested_at, &result).await? {
+                let event = verification_event(&name, &result).because(by);
+                store::events::append(db, &event, clock.unix_ms()).await?;
+            }
+            Ok(())
+        })
     }
 
     /// Reports verifications that were running when the previous manager ended as interrupted.
     pub(in crate::service) async fn end_interrupted_verifications(&self) -> Result<(), StoreError> {
         let clock = self.parts.clock;
-        self.parts
-            .store
-            .commit(move |db| {
-                Box::pin(async move {
-                    let now = clock.unix_ms();
-                    for (name, requested_at) in store::verifications::running(&mut *db).await? {
-                        let Some(tenant) = store::tenants::get(&mut *db, &name).await? else { continue };
-                        let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? else {
-                            continue;
-                        };
-                        let code = BlockerCode::Interrupted;
-                        let result = VerificationResult {
-                            blocker: Some(blocker(code, code.redacted_message())),
-                            ..not_verified(&tenant, &daemon, requested_at, now)
-                        };
-                        store::verifications::end(&mut *db, &name, requested_at, &result).await?;
-                        let event = verification_event(&name, &result);
-                        store::events::append(&mut *db, &event.into(), now).await?;
-                    }
-                    Ok(())
-                })
-            })
-            .await
+        transact!(self.parts.store, |db| {
+            let now = clock.unix_ms();
+            for (name, requested_at) in store::verifications::running(&mut *db).await? {
+                let Some(tenant) = store::tenants::get(&mut *db, &name).await? else { continue };
+                let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? else {
+                    continue;
+                };
+                let code = BlockerCode::Interrupted;
+                let result = VerificationResult {
+                    blocker: Some(blocker(code, code.redacted_message())),
+                    ..not_verified(&tenant, &daemon, requested_at, now)
+                };
+                store::verifications::end(&mut *db, &name, requested_at, &result).await?;
+                let event = verification_event(&name, &result);
+                store::events::append(&mut *db, &event.into(), now).await?;
+            }
+            Ok(())
+        })
     }
 
     /// Starts the client in exactly the tenant's environment, as its user.

@@ -12,7 +12,7 @@ use crate::host;
 use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
 use crate::service::{Backend, Service, ServiceError};
-use crate::store::{self, TransactionEnd};
+use crate::store::{self, TransactionEnd, transact};
 
 /// A lease that a living process holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -83,36 +83,29 @@ impl Service {
         backend.refuse_read_only().await?;
         let boot_id = backend.parts.fleet.context().boot_id.clone();
         let ctx = ctx.clone();
-        backend
-            .write(&permit, move |db| {
-                Box::pin(async move {
-                    store::tenants::get(&mut *db, &name)
-                        .await?
-                        .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
-                    let records = store::leases::records(&mut *db, &boot_id).await?;
-                    let found = records
-                        .into_iter()
-                        .find(|record| record.lease.tenant == name && record.lease.holder == id)
-                        .ok_or_else(|| no_lease(id))?;
-                    // A process recorded by an operator counts against the tenant, which must not undo that itself.
-                    if found.by_operator {
-                        ctx.require(Right::Operate)?;
-                    }
-                    store::leases::delete(&mut *db, id).await?;
-                    // It can join the partition it was admitted to for as long as it lives; a recorded process was
-                    // admitted to none.
-                    if found.kind == LeaseKind::Own && is_alive(id) {
-                        store::partition_leases::disown_holder(db, id).await?;
-                    } else {
-                        store::partition_leases::delete(db, id).await?;
-                    }
-                    Ok::<_, ServiceError>((
-                        (),
-                        if dry_run { TransactionEnd::RollBack } else { TransactionEnd::Commit },
-                    ))
-                })
-            })
-            .await
+        transact!(backend, write(&permit), |db| {
+            store::tenants::get(&mut *db, &name)
+                .await?
+                .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
+            let records = store::leases::records(&mut *db, &boot_id).await?;
+            let found = records
+                .into_iter()
+                .find(|record| record.lease.tenant == name && record.lease.holder == id)
+                .ok_or_else(|| no_lease(id))?;
+            // A process recorded by an operator counts against the tenant, which must not undo that itself.
+            if found.by_operator {
+                ctx.require(Right::Operate)?;
+            }
+            store::leases::delete(&mut *db, id).await?;
+            // It can join the partition it was admitted to for as long as it lives; a recorded process was
+            // admitted to none.
+            if found.kind == LeaseKind::Own && is_alive(id) {
+                store::partition_leases::disown_holder(db, id).await?;
+            } else {
+                store::partition_leases::delete(db, id).await?;
+            }
+            Ok(((), if dry_run { TransactionEnd::RollBack } else { TransactionEnd::Commit }))
+        })
     }
 }
 

@@ -41,7 +41,7 @@ use crate::service::tenants::conditions::refuse_expired;
 use crate::service::tenants::placement::{occupy, started_before};
 use crate::service::tenants::provisioning::share_basis;
 use crate::service::{Backend, Service, ServiceError};
-use crate::store::{self, TransactionEnd};
+use crate::store::{self, TransactionEnd, transact};
 use crate::supervisor::Observed;
 
 /// Maximum number of attempts at a lease whose tenant changes meanwhile.
@@ -172,55 +172,48 @@ impl Backend {
         let boot_id = self.parts.fleet.context().boot_id.clone();
         let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
         let (command, clock) = (command_of(holder.pid), self.parts.clock);
-        let unchanged = self
-            .write(permit, move |db| {
-                Box::pin(async move {
-                    let now = store::tenants::get(&mut *db, &name)
-                        .await?
-                        .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
-                    if now.spec != tenant.spec {
-                        return Ok((false, TransactionEnd::RollBack));
-                    }
-                    // Again, in the transaction of the lease: a drain that began meanwhile relies on it.
-                    if let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? {
-                        refuse_cordoned(&mut *db, &daemon.name, &daemon.spec).await?;
-                        // Another layout may bind other tenants, and change this tenant's share.
-                        if daemon.revision != before.revision {
-                            return Ok((false, TransactionEnd::RollBack));
-                        }
-                    }
-                    occupy(&mut *db, &now, holder, &placement, &boot_id, clock.unix_ms()).await?;
-                    let neighbours = store::tenants::of_daemon(&mut *db, &tenant.spec.daemon).await?;
-                    // The environment would hold the share that it had beside others.
-                    if share_basis(&before, &neighbours, &known)? != basis {
-                        return Ok((false, TransactionEnd::RollBack));
-                    }
-                    let records = store::leases::records(&mut *db, &boot_id).await?;
-                    let leases = judge(records, holder, &name, kind, is_alive)
-                        .map_err(|other| started_before(&name, holder, Some(&other), None))?;
-                    for ended in leases.dead {
-                        store::leases::delete(&mut *db, ended).await?;
-                    }
-                    refuse_over_max(&name, max, places_taken(&clients, &leases.of_tenant))?;
-                    // What MPS does with a process that runs already is decided.
-                    if leases.kind == LeaseKind::Own && of_daemon.iter().all(|client| client.id != holder) {
-                        refuse_if_full(&seen, &of_daemon, &leases.others, &neighbours, ceiling)?;
-                    }
-                    let record = LeaseRecord {
-                        lease: Lease { holder, tenant: name },
-                        kind: leases.kind,
-                        by_operator: leases.by_operator,
-                        command,
-                        created_at: clock.unix_ms(),
-                    };
-                    store::leases::put(db, &record, &boot_id).await?;
-                    Ok::<_, ServiceError>((
-                        true,
-                        if dry_run { TransactionEnd::RollBack } else { TransactionEnd::Commit },
-                    ))
-                })
-            })
-            .await?;
+        let unchanged = transact!(self, write(permit), |db| {
+            let now = store::tenants::get(&mut *db, &name)
+                .await?
+                .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
+            if now.spec != tenant.spec {
+                return Ok((false, TransactionEnd::RollBack));
+            }
+            // Again, in the transaction of the lease: a drain that began meanwhile relies on it.
+            if let Some(daemon) = store::daemons::get(&mut *db, &tenant.spec.daemon).await? {
+                refuse_cordoned(&mut *db, &daemon.name, &daemon.spec).await?;
+                // Another layout may bind other tenants, and change this tenant's share.
+                if daemon.revision != before.revision {
+                    return Ok((false, TransactionEnd::RollBack));
+                }
+            }
+            occupy(&mut *db, &now, holder, &placement, &boot_id, clock.unix_ms()).await?;
+            let neighbours = store::tenants::of_daemon(&mut *db, &tenant.spec.daemon).await?;
+            // The environment would hold the share that it had beside others.
+            if share_basis(&before, &neighbours, &known)? != basis {
+                return Ok((false, TransactionEnd::RollBack));
+            }
+            let records = store::leases::records(&mut *db, &boot_id).await?;
+            let leases = judge(records, holder, &name, kind, is_alive)
+                .map_err(|other| started_before(&name, holder, Some(&other), None))?;
+            for ended in leases.dead {
+                store::leases::delete(&mut *db, ended).await?;
+            }
+            refuse_over_max(&name, max, places_taken(&clients, &leases.of_tenant))?;
+            // What MPS does with a process that runs already is decided.
+            if leases.kind == LeaseKind::Own && of_daemon.iter().all(|client| client.id != holder) {
+                refuse_if_full(&seen, &of_daemon, &leases.others, &neighbours, ceiling)?;
+            }
+            let record = LeaseRecord {
+                lease: Lease { holder, tenant: name },
+                kind: leases.kind,
+                by_operator: leases.by_operator,
+                command,
+                created_at: clock.unix_ms(),
+            };
+            store::leases::put(db, &record, &boot_id).await?;
+            Ok((true, if dry_run { TransactionEnd::RollBack } else { TransactionEnd::Commit }))
+        })?;
         Ok(unchanged.then_some(LeaseView { holder, uid, environment }))
     }
 
