@@ -6,7 +6,7 @@ use super::daemon::{handle, the_daemon};
 use super::layout::{
     ApplyFailed, Awaited, DesiredLayoutChange, READ_BACK, RemovedPartition, RunProgress, WRITE,
 };
-use super::{Engine, OperationFailure, Stop};
+use super::{Engine, OperationFailure, Result, Stop};
 use crate::domain::count::counted;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::outlook::LayoutPlanStep;
@@ -93,7 +93,7 @@ async fn plan(
     engine: &Engine,
     operation: &Operation,
     change: &DesiredLayoutChange,
-) -> Result<Vec<RemovedPartition>, OperationFailure> {
+) -> Result<Vec<RemovedPartition>> {
     let planning = async {
         let daemon = the_daemon(operation)?;
         let mut reader = engine.store.read().await?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Engine, OperationFailure, daemon};
+use super::{Engine, OperationFailure, Result, daemon};
 use crate::domain::count::counted;
 use crate::domain::event::DomainEvent;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
@@ -39,7 +39,7 @@ struct AppliedParts {
 }
 
 impl AppliedParts {
-    fn add(&mut self, part: &str, result: Result<(), OperationFailure>) {
+    fn add(&mut self, part: &str, result: Result<()>) {
         match result {
             Ok(()) => self.done += 1,
             Err(why) => self.failed.push(format!("{part}: {why}")),
@@ -47,11 +47,7 @@ impl AppliedParts {
     }
 }
 
-pub(super) async fn run(
-    engine: &Engine,
-    operation: &Operation,
-    spec: AppliedSpec<'_>,
-) -> Result<(), OperationFailure> {
+pub(super) async fn run(engine: &Engine, operation: &Operation, spec: AppliedSpec<'_>) -> Result<()> {
     let mut parts = AppliedParts::default();
     for name in spec.daemons {
         let name_of_part = format!("daemon {name}");
@@ -85,11 +81,7 @@ pub(super) async fn run(
 }
 
 /// Waits until a daemon is in its desired state, its layout included.
-async fn await_daemon(
-    engine: &Engine,
-    operation: &Operation,
-    name: &DaemonName,
-) -> Result<(), OperationFailure> {
+async fn await_daemon(engine: &Engine, operation: &Operation, name: &DaemonName) -> Result<()> {
     let waiting = async {
         // The commit may have been the last thing that an earlier manager did.
         engine.publish(name).await?;
@@ -147,7 +139,7 @@ async fn child(
     part: &str,
     daemon: &DaemonName,
     request: OperationRequest,
-) -> Result<Uuid, OperationFailure> {
+) -> Result<Uuid> {
     let step = format!("request: {part}");
     match operation.outcome_of(&step) {
         Some(id) => id.parse().map_err(|_| format!("{id:?} is not the ID of an operation").into()),
@@ -162,7 +154,7 @@ async fn request_child(
     step: String,
     daemon: DaemonName,
     request: OperationRequest,
-) -> Result<Uuid, OperationFailure> {
+) -> Result<Uuid> {
     let (clock, id) = (engine.clock, engine.clock.new_id());
     transact!(engine.store, |db| {
         let now = clock.unix_ms();
@@ -178,7 +170,7 @@ async fn request_child(
 }
 
 /// The operation at its end.
-async fn ended(engine: &Engine, id: Uuid) -> Result<Operation, OperationFailure> {
+async fn ended(engine: &Engine, id: Uuid) -> Result<Operation> {
     let mut committed = engine.store.committed();
     loop {
         committed.borrow_and_update();
@@ -194,11 +186,7 @@ async fn ended(engine: &Engine, id: Uuid) -> Result<Operation, OperationFailure>
 }
 
 /// Deletes a layout that no daemon has any more.
-async fn delete_layout(
-    engine: &Engine,
-    operation: Uuid,
-    name: LayoutName,
-) -> Result<((), String), OperationFailure> {
+async fn delete_layout(engine: &Engine, operation: Uuid, name: LayoutName) -> Result<((), String)> {
     let clock = engine.clock;
     transact!(engine.store, OperationFailure, |db| {
         let holders = store::daemons::with_layout(&mut *db, &name).await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Engine, OperationFailure};
+use super::{Engine, OperationFailure, Result};
 use crate::domain::DaemonName;
 use crate::domain::condition::{self, ConditionReason};
 use crate::domain::daemon::{DaemonSpec, DaemonStatus, DesiredState, Phase};
@@ -15,7 +15,7 @@ const READY: Duration = Duration::from_secs(120);
 /// Added to the grace for signals and clean-up.
 const STOP_MARGIN: Duration = Duration::from_secs(60);
 
-pub(super) async fn start(engine: &Engine, operation: &Operation) -> Result<(), OperationFailure> {
+pub(super) async fn start(engine: &Engine, operation: &Operation) -> Result<()> {
     engine
         .step(operation.id, "write desired state", write_state(engine, operation, DesiredState::Running))
         .await?;
@@ -27,7 +27,7 @@ async fn await_ready(
     engine: &Engine,
     operation: &Operation,
     will_do: impl Fn(&DaemonStatus) -> bool,
-) -> Result<(), OperationFailure> {
+) -> Result<()> {
     let handle = handle(engine, the_daemon(operation)?)?;
     let is_ready = |status: &DaemonStatus| status.phase == Phase::Ready && will_do(status);
     let ready = async {
@@ -38,11 +38,7 @@ async fn await_ready(
     engine.step(operation.id, "wait until ready", ready).await
 }
 
-pub(super) async fn stop(
-    engine: &Engine,
-    operation: &Operation,
-    grace_s: u32,
-) -> Result<(), OperationFailure> {
+pub(super) async fn stop(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<()> {
     let handle = handle(engine, the_daemon(operation)?)?;
     handle.set_grace(grace_s);
     engine
@@ -51,11 +47,7 @@ pub(super) async fn stop(
     engine.step(operation.id, STOP, stopped(&handle, grace_s)).await
 }
 
-pub(super) async fn restart(
-    engine: &Engine,
-    operation: &Operation,
-    grace_s: u32,
-) -> Result<(), OperationFailure> {
+pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<()> {
     let handle = handle(engine, the_daemon(operation)?)?;
     // After a restart of the manager the running process is found before it is judged.
     let found = handle.wait_for(READY, |observed| observed.status.phase != Phase::Unknown).await;
@@ -98,11 +90,7 @@ const NOTE_STATE: &str = "note the desired state";
 /// Name of the step of a deletion that removes the daemon.
 const FORGET: &str = "forget";
 
-pub(super) async fn delete(
-    engine: &Engine,
-    operation: &Operation,
-    grace_s: u32,
-) -> Result<(), OperationFailure> {
+pub(super) async fn delete(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<()> {
     let before = match operation.outcome_of(NOTE_STATE) {
         // An earlier manager may have died between forgetting the daemon and saying so.
         Some(_) if is_forgotten(engine, operation).await? => return Ok(()),
@@ -132,7 +120,7 @@ pub(super) async fn delete(
 }
 
 /// Returns true if the daemon to delete no longer exists; another daemon of that name may have been created since.
-async fn is_forgotten(engine: &Engine, operation: &Operation) -> Result<bool, OperationFailure> {
+async fn is_forgotten(engine: &Engine, operation: &Operation) -> Result<bool> {
     if operation.outcome_of(FORGET).is_some() {
         return Ok(true);
     }
@@ -145,7 +133,7 @@ fn summary(state: DesiredState) -> String {
     format!("{state:?}").to_lowercase()
 }
 
-async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<(), OperationFailure> {
+async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<()> {
     stop(engine, operation, grace_s).await?;
     let (id, name, clock) = (operation.id, the_daemon(operation)?.clone(), engine.clock);
     let forget = async {
@@ -172,7 +160,7 @@ async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Resu
 }
 
 /// The daemon of an operation that works on one.
-pub(super) fn the_daemon(operation: &Operation) -> Result<&DaemonName, OperationFailure> {
+pub(super) fn the_daemon(operation: &Operation) -> Result<&DaemonName> {
     match operation.daemons.as_slice() {
         [daemon] => Ok(daemon),
         _ => {
@@ -183,7 +171,7 @@ pub(super) fn the_daemon(operation: &Operation) -> Result<&DaemonName, Operation
 }
 
 /// The handle of a daemon's driver.
-pub(super) fn handle(engine: &Engine, daemon: &DaemonName) -> Result<Handle, OperationFailure> {
+pub(super) fn handle(engine: &Engine, daemon: &DaemonName) -> Result<Handle> {
     engine.fleet.get(daemon).ok_or_else(|| format!("daemon {daemon} is gone").into())
 }
 
@@ -193,11 +181,7 @@ pub(super) fn names(daemons: &[DaemonName]) -> String {
 }
 
 /// Writes whether the daemon should run, and publishes it.
-async fn write_state(
-    engine: &Engine,
-    operation: &Operation,
-    state: DesiredState,
-) -> Result<((), String), OperationFailure> {
+async fn write_state(engine: &Engine, operation: &Operation, state: DesiredState) -> Result<((), String)> {
     transact!(engine, change_daemon(operation), |_, spec| {
         Ok((spec.desired_state != state).then(|| DaemonSpec { desired_state: state, ..spec }))
     })?;
@@ -205,7 +189,7 @@ async fn write_state(
 }
 
 /// Waits until the daemon is in its desired state, or something blocks it that needs an operator.
-pub(super) async fn readiness(handle: &Handle) -> Result<(), OperationFailure> {
+pub(super) async fn readiness(handle: &Handle) -> Result<()> {
     let desired = handle.generation();
     let has_started = |status: &DaemonStatus| match status.phase {
         // What was published last may be from before the newest generation.
@@ -227,7 +211,7 @@ async fn wait_until(
     handle: &Handle,
     timeout: Duration,
     done: impl Fn(&DaemonStatus) -> bool,
-) -> Result<DaemonStatus, OperationFailure> {
+) -> Result<DaemonStatus> {
     let mut reported: Option<String> = None;
     let waiting = async {
         let tried = handle.try_again().await.map_err(|error| format!(": {error}"))?;
@@ -266,7 +250,7 @@ async fn wait_until(
     }
 }
 
-pub(super) async fn stopped(handle: &Handle, grace_s: u32) -> Result<((), String), OperationFailure> {
+pub(super) async fn stopped(handle: &Handle, grace_s: u32) -> Result<((), String)> {
     let timeout = Duration::from_secs(grace_s.into()) + STOP_MARGIN;
     match handle.wait_for(timeout, |observed| observed.status.phase == Phase::Stopped).await {
         Some(_) => Ok(((), "stopped".to_owned())),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all};
 
 use super::daemon::{handle, the_daemon};
-use super::{Engine, OperationFailure, Stop};
+use super::{Engine, OperationFailure, Result, Stop};
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientId, LeaseKind, LeaseRecord, StoppedPolicy};
 use crate::domain::count::counted;
@@ -70,7 +70,7 @@ pub(super) async fn run(
 }
 
 /// Records whether the daemon takes clients now, unless an earlier manager has recorded it.
-async fn note(engine: &Engine, operation: &Operation, daemon: &DaemonName) -> Result<(), OperationFailure> {
+async fn note(engine: &Engine, operation: &Operation, daemon: &DaemonName) -> Result<()> {
     if noted(operation).is_some() {
         return Ok(());
     }
@@ -91,7 +91,7 @@ fn noted(operation: &Operation) -> Option<bool> {
 }
 
 /// Restores the state from before the drain.
-async fn undone(engine: &Engine, operation: &Operation) -> Result<((), String), OperationFailure> {
+async fn undone(engine: &Engine, operation: &Operation) -> Result<((), String)> {
     // The journal as it is now: what this run has noted is not in `operation`.
     let mut reader = engine.store.read().await?;
     let journal = store::operations::get(&mut reader, operation.id).await?;
@@ -106,11 +106,7 @@ async fn undone(engine: &Engine, operation: &Operation) -> Result<((), String), 
 }
 
 /// Writes whether the daemon takes clients, and publishes it; false when it was so.
-async fn set_schedulable(
-    engine: &Engine,
-    operation: &Operation,
-    schedulable: bool,
-) -> Result<bool, OperationFailure> {
+async fn set_schedulable(engine: &Engine, operation: &Operation, schedulable: bool) -> Result<bool> {
     let (_, changed) = transact!(engine, change_daemon(operation), |_, spec| {
         Ok((spec.schedulable != schedulable).then(|| DaemonSpec { schedulable, ..spec }))
     })?;
@@ -199,7 +195,7 @@ async fn wait(
     }
 }
 
-async fn refuse_uncordoned(engine: &Engine, daemons: &[DaemonName]) -> Result<(), OperationFailure> {
+async fn refuse_uncordoned(engine: &Engine, daemons: &[DaemonName]) -> Result<()> {
     let mut reader = engine.store.read().await?;
     for name in daemons {
         let daemon = store::daemons::get(&mut reader, name).await?;
@@ -285,17 +281,13 @@ async fn terminate(
 }
 
 /// Returns true if a process holds a lease that it took itself. Such a lease may be revoked at any time.
-async fn holds_lease(
-    engine: &Engine,
-    daemons: &[DaemonName],
-    holder: ClientId,
-) -> Result<bool, OperationFailure> {
+async fn holds_lease(engine: &Engine, daemons: &[DaemonName], holder: ClientId) -> Result<bool> {
     let leases = leases_on(engine, daemons).await?;
     Ok(leases.iter().any(|record| record.lease.holder == holder && record.kind == LeaseKind::Own))
 }
 
 /// The leases of the tenants of these daemons.
-async fn leases_on(engine: &Engine, daemons: &[DaemonName]) -> Result<Vec<LeaseRecord>, OperationFailure> {
+async fn leases_on(engine: &Engine, daemons: &[DaemonName]) -> Result<Vec<LeaseRecord>> {
     let mut reader = engine.store.read().await?;
     let mut tenants = Vec::new();
     for daemon in daemons {
@@ -436,7 +428,7 @@ impl std::fmt::Display for DaemonOccupants {
     }
 }
 
-async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<DaemonOccupants, OperationFailure> {
+async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<DaemonOccupants> {
     let mut occupants = DaemonOccupants::default();
     let polls = daemons.iter().map(|daemon| async move {
         let handle = handle(engine, daemon)?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use uuid::Uuid;
 
-use super::{Engine, OperationFailure, Stop};
+use super::{Engine, Result, Stop};
 use crate::domain::operation::{Operation, UNDO, Undo};
 use crate::store::StoreError;
 
@@ -33,11 +33,11 @@ impl Engine {
     }
 
     /// Journals how an operation is undone, and tries again while the journal cannot be written.
-    pub(super) async fn undo<F: Future<Output = Result<((), String), OperationFailure>>>(
+    pub(super) async fn undo<F: Future<Output = Result<((), String)>>>(
         &self,
         id: Uuid,
         undone: impl Fn() -> F,
-    ) -> Result<(), OperationFailure> {
+    ) -> Result<()> {
         let mut tries = 0;
         loop {
             match self.journaled(id, UNDO, undone()).await {

@@ -18,6 +18,7 @@ use crate::domain::gpu::Gpu;
 use crate::domain::operation::{Operation, OperationEnd, Undo};
 use crate::gpu::{Inventory as _, Suspendable, TimeLimited};
 use crate::metrics::operations::Operations;
+use crate::operations::Result;
 use crate::store::{self, Store, StoreError, Transaction, transact};
 use crate::supervisor::Fleet;
 
@@ -127,7 +128,7 @@ impl Engine {
     }
 
     /// The GPUs of this host as far as they are known; the caller plans with the last state of those that are missing.
-    pub(super) async fn gpus(&self) -> Result<Vec<Gpu>, OperationFailure> {
+    pub(super) async fn gpus(&self) -> Result<Vec<Gpu>> {
         let inventory = Arc::clone(&self.inventory);
         let known = tokio::task::spawn_blocking(move || inventory.known_gpus()).await?;
         Ok(known.unwrap_or_else(|error| {
@@ -194,16 +195,9 @@ impl Engine {
 
     /// Changes the daemon of an operation in one transaction, and publishes what it should be then. `change` writes what belongs to the
     /// change, and returns the new spec where the spec changes. Returns the generation, and true if the spec was written.
-    pub(super) async fn change_daemon<F>(
-        &self,
-        operation: &Operation,
-        change: F,
-    ) -> Result<(i64, bool), OperationFailure>
+    pub(super) async fn change_daemon<F>(&self, operation: &Operation, change: F) -> Result<(i64, bool)>
     where
-        F: for<'c> FnOnce(
-                Transaction<'c>,
-                DaemonSpec,
-            ) -> BoxFuture<'c, Result<Option<DaemonSpec>, OperationFailure>>
+        F: for<'c> FnOnce(Transaction<'c>, DaemonSpec) -> BoxFuture<'c, Result<Option<DaemonSpec>>>
             + Send
             + 'static,
     {

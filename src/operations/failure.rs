@@ -7,6 +7,9 @@ use crate::gpu::InventoryError;
 use crate::store::StoreError;
 use crate::supervisor::{FreshError, TerminateError};
 
+/// The result of a part of an operation.
+pub(super) type Result<T, E = OperationFailure> = std::result::Result<T, E>;
+
 /// Why an operation failed, in words for the operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OperationFailure {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Engine, OperationFailure};
+use super::{Engine, Result};
 use crate::domain::GpuUuid;
 use crate::domain::client::ClientId;
 use crate::domain::maintenance::{
@@ -32,7 +32,7 @@ pub struct Holders {
 
 impl Engine {
     /// Returns the processes that have these GPUs open now, or any file of the driver if these are all GPUs of the host.
-    pub async fn holders(&self, gpus: &[GpuUuid]) -> Result<Holders, OperationFailure> {
+    pub async fn holders(&self, gpus: &[GpuUuid]) -> Result<Holders> {
         let ours = self.ours().await?;
         let remembered = self.device_files().await?;
         let (inventory, gpus) = (Arc::clone(&self.inventory), gpus.to_vec());

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::daemon::{handle, the_daemon};
-use super::{Engine, OperationFailure};
+use super::{Engine, OperationFailure, Result};
 use crate::domain::client::ClientId;
 use crate::domain::condition::{self};
 use crate::domain::daemon::DaemonSpec;
@@ -215,7 +215,7 @@ impl Engine {
         operation: &Operation,
         requested: DesiredLayoutChange,
         removed: Vec<RemovedPartition>,
-    ) -> Result<i64, OperationFailure> {
+    ) -> Result<i64> {
         let (id, name, now) = (operation.id, the_daemon(operation)?.clone(), self.clock.unix_ms());
         let boot_id = self.fleet.context().boot_id.clone();
         let (generation, _) = transact!(self, change_daemon(operation), |db, spec| {
@@ -234,15 +234,12 @@ impl Engine {
     }
 
     /// Returns true if the operation has written its desired state, which it does once.
-    pub(super) async fn has_written(&self, operation: &Operation) -> Result<bool, OperationFailure> {
+    pub(super) async fn has_written(&self, operation: &Operation) -> Result<bool> {
         Ok(self.change_of(operation).await?.is_some())
     }
 
     /// Returns the change that an operation has written, with the state to go back to.
-    pub(super) async fn change_of(
-        &self,
-        operation: &Operation,
-    ) -> Result<Option<LayoutChange>, OperationFailure> {
+    pub(super) async fn change_of(&self, operation: &Operation) -> Result<Option<LayoutChange>> {
         let daemon = the_daemon(operation)?;
         let mut reader = self.store.read().await?;
         let change = store::layouts::change(&mut reader, daemon).await?;
@@ -250,7 +247,7 @@ impl Engine {
     }
 
     /// Writes the state from before the change, and publishes it; `None` if nothing was changed.
-    async fn write_back(&self, operation: &Operation) -> Result<Option<Previous>, OperationFailure> {
+    async fn write_back(&self, operation: &Operation) -> Result<Option<Previous>> {
         let Some(change) = self.change_of(operation).await? else { return Ok(None) };
         let previous = change.previous.clone();
         let back = LayoutChange { recreate: false, ..change };
@@ -259,7 +256,7 @@ impl Engine {
     }
 
     /// Ends the change: partitions are no longer recreated.
-    pub(super) async fn complete(&self, operation: &Operation) -> Result<(), OperationFailure> {
+    pub(super) async fn complete(&self, operation: &Operation) -> Result<()> {
         let Some(change) = self.change_of(operation).await? else { return Ok(()) };
         if !change.recreate {
             return Ok(());
@@ -269,12 +266,7 @@ impl Engine {
     }
 
     /// Rewrites a change, with what was before it if `back`, and publishes what follows.
-    async fn rewrite(
-        &self,
-        operation: &Operation,
-        change: LayoutChange,
-        back: bool,
-    ) -> Result<(), OperationFailure> {
+    async fn rewrite(&self, operation: &Operation, change: LayoutChange, back: bool) -> Result<()> {
         let (id, name, now) = (operation.id, the_daemon(operation)?.clone(), self.clock.unix_ms());
         transact!(self, change_daemon(operation), |db, spec| {
             store::layouts::put_change(&mut *db, id, &name, &change).await?;
@@ -290,7 +282,7 @@ impl Engine {
     }
 
     /// Reverts the change, and waits until the daemon has its earlier layout; returns a description of the layout that it has.
-    pub(super) async fn go_back(&self, operation: &Operation) -> Result<((), String), OperationFailure> {
+    pub(super) async fn go_back(&self, operation: &Operation) -> Result<((), String)> {
         let Some(previous) = self.write_back(operation).await? else {
             return Ok(((), "nothing was changed".to_owned()));
         };
@@ -408,11 +400,7 @@ impl Engine {
     }
 
     /// Writes steps that were seen when they were over.
-    pub(super) async fn note(
-        &self,
-        operation: &Operation,
-        steps: Vec<CompletedStep>,
-    ) -> Result<(), OperationFailure> {
+    pub(super) async fn note(&self, operation: &Operation, steps: Vec<CompletedStep>) -> Result<()> {
         if steps.is_empty() {
             return Ok(());
         }
@@ -457,7 +445,7 @@ fn living(admitted: AdmittedClients) -> AdmittedClients {
 }
 
 /// Refuses to remove partitions to which clients were admitted.
-fn refuse_held(removed: &[RemovedPartition], admitted: &AdmittedClients) -> Result<(), OperationFailure> {
+fn refuse_held(removed: &[RemovedPartition], admitted: &AdmittedClients) -> Result<()> {
     let blocked = removed.iter().filter_map(|(partition, name)| {
         let PartitionRef { gpu, id } = partition.clone();
         let clients = admitted.get(partition)?.clone();

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::daemon::{handle, names, readiness, stopped};
 use super::holders::Holders;
-use super::{Engine, OperationFailure, Stop, drain};
+use super::{Engine, OperationFailure, Result, Stop, drain};
 use crate::domain::count::{counted, joined};
 use crate::domain::daemon::DesiredState;
 use crate::domain::event::DomainEvent;
@@ -95,13 +95,13 @@ async fn take_down(
 }
 
 /// Writes that the covered daemons stay down from now on, if they are the ones that were emptied; false if not.
-async fn hold_down(engine: &Engine, emptied: Vec<DaemonName>) -> Result<bool, OperationFailure> {
+async fn hold_down(engine: &Engine, emptied: Vec<DaemonName>) -> Result<bool> {
     write(engine, MaintenanceChange::Quitting(emptied)).await?;
     Ok(state(engine).await? == Some(MaintenanceState::Quitting))
 }
 
 /// Stops every daemon that the maintenance covers.
-async fn quit(engine: &Engine) -> Result<((), String), OperationFailure> {
+async fn quit(engine: &Engine) -> Result<((), String)> {
     let daemons = covered(engine).await?;
     let grace_s = engine.fleet.context().grace_s;
     let stops = daemons.iter().map(|daemon| async move {
@@ -118,7 +118,7 @@ async fn quit(engine: &Engine) -> Result<((), String), OperationFailure> {
 /// Waits until the drivers have restored the compute modes that were ours, as each does when its daemon is stopped.
 ///
 /// The mode of a missing GPU is restored when the GPU is back.
-async fn restored(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), OperationFailure> {
+async fn restored(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String)> {
     let until = Instant::now() + RESTORE_TIMEOUT;
     loop {
         let ours = engine.fleet.context().modes.among(gpus);
@@ -153,7 +153,7 @@ fn uuids(gpus: &[GpuUuid]) -> String {
 }
 
 /// Closes the driver, after the state of the GPUs to report meanwhile has been written.
-async fn release_driver(engine: &Engine) -> Result<((), String), OperationFailure> {
+async fn release_driver(engine: &Engine) -> Result<((), String)> {
     let remembered: SuspendedGpus =
         answered(engine, Instant::now() + DRIVER_TIMEOUT, TimeLimited::remember).await?;
     let text = serde_json::to_string(&remembered)?;
@@ -166,7 +166,7 @@ async fn release_driver(engine: &Engine) -> Result<((), String), OperationFailur
 
 /// Fails, before any client loses work, if a process of ours that stopping these daemons does not end has a GPU open; otherwise returns a
 /// list of the other processes that have.
-async fn foresee(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), OperationFailure> {
+async fn foresee(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String)> {
     let mut reader = engine.store.read().await?;
     let stopped = store::daemons::managed_on(&mut reader, gpus).await?;
     drop(reader);
@@ -184,17 +184,13 @@ async fn foresee(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), Oper
 }
 
 /// Waits until no process of ours has any of the GPUs open.
-async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String), OperationFailure> {
+async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String)> {
     let found = unheld(engine, gpus, |holder| holder.ours).await?;
     Ok(((), proven(&found)))
 }
 
 /// Waits until no process of ours that is meant has any of the GPUs open; returns who else has.
-async fn unheld(
-    engine: &Engine,
-    gpus: &[GpuUuid],
-    meant: impl Fn(&DeviceHolder) -> bool,
-) -> Result<Holders, OperationFailure> {
+async fn unheld(engine: &Engine, gpus: &[GpuUuid], meant: impl Fn(&DeviceHolder) -> bool) -> Result<Holders> {
     let until = Instant::now() + PROCESS_EXIT_TIMEOUT;
     loop {
         let found = engine.holders(gpus).await?;
@@ -238,7 +234,7 @@ fn proven(Holders { processes, unexamined, unproven }: &Holders) -> String {
 }
 
 /// Undoes a maintenance that failed or was cancelled.
-async fn undone(engine: &Engine) -> Result<((), String), OperationFailure> {
+async fn undone(engine: &Engine) -> Result<((), String)> {
     if state(engine).await?.is_none() {
         return Ok(((), "nothing was changed".to_owned()));
     }
@@ -247,7 +243,7 @@ async fn undone(engine: &Engine) -> Result<((), String), OperationFailure> {
     Ok(((), format!("{} as before", listed(&daemons))))
 }
 
-async fn open_driver(engine: &Engine) -> Result<(), OperationFailure> {
+async fn open_driver(engine: &Engine) -> Result<()> {
     let inventory = Arc::clone(&engine.inventory);
     let opened = blocking(move || inventory.resume()).await?;
     opened.map_err(|error| {
@@ -255,7 +251,7 @@ async fn open_driver(engine: &Engine) -> Result<(), OperationFailure> {
     })
 }
 
-pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<(), OperationFailure> {
+pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<()> {
     let id = operation.id;
     if state(engine).await?.is_none() {
         // The previous manager finished the maintenance and died before it recorded that.
@@ -293,7 +289,7 @@ pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<(), Op
 }
 
 /// Waits for each covered daemon that should run, and returns the reason of each that does not become ready.
-async fn unready(engine: &Engine) -> Result<Vec<String>, OperationFailure> {
+async fn unready(engine: &Engine) -> Result<Vec<String>> {
     let mut running = Vec::new();
     for daemon in covered(engine).await? {
         let mut reader = engine.store.read().await?;
@@ -310,7 +306,7 @@ async fn unready(engine: &Engine) -> Result<Vec<String>, OperationFailure> {
 }
 
 /// Returns the messages of the failures.
-fn failures(results: Vec<Result<(), OperationFailure>>) -> Vec<String> {
+fn failures(results: Vec<Result<()>>) -> Vec<String> {
     results.into_iter().filter_map(Result::err).map(|failure| failure.to_string()).collect()
 }
 
@@ -327,7 +323,7 @@ enum MaintenanceChange {
 
 /// Writes how far the maintenance is and, in the same transaction, raises the generation of each daemon that it covers;
 /// publishes what they should be after the commit.
-async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonName>, OperationFailure> {
+async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonName>> {
     let gpus = engine.gpus().await?;
     let (manager_uid, clock) = (engine.manager_uid, engine.clock);
     let written = transact!(engine.store, |db| {
@@ -382,26 +378,24 @@ async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonN
     Ok(daemons)
 }
 
-async fn current(engine: &Engine) -> Result<Option<Maintenance>, OperationFailure> {
+async fn current(engine: &Engine) -> Result<Option<Maintenance>> {
     let mut reader = engine.store.read().await?;
     Ok(store::maintenance::get(&mut reader).await?)
 }
 
-async fn state(engine: &Engine) -> Result<Option<MaintenanceState>, OperationFailure> {
+async fn state(engine: &Engine) -> Result<Option<MaintenanceState>> {
     Ok(current(engine).await?.map(|maintenance| maintenance.state))
 }
 
 /// The daemons that the maintenance covers now: one may have been created since it began.
-async fn covered(engine: &Engine) -> Result<Vec<DaemonName>, OperationFailure> {
+async fn covered(engine: &Engine) -> Result<Vec<DaemonName>> {
     let Some(maintenance) = current(engine).await? else { return Ok(Vec::new()) };
     let mut reader = engine.store.read().await?;
     Ok(store::daemons::managed_on(&mut reader, &maintenance.gpus).await?)
 }
 
 /// Runs work that may wait for the driver or the kernel on a thread where that blocks nothing else.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, OperationFailure> {
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     Ok(tokio::task::spawn_blocking(work).await?)
 }
 
@@ -410,7 +404,7 @@ async fn answered<T: Send + 'static>(
     engine: &Engine,
     until: Instant,
     call: fn(&TimeLimited<Suspendable>) -> Result<T, InventoryError>,
-) -> Result<T, OperationFailure> {
+) -> Result<T> {
     loop {
         let inventory = Arc::clone(&engine.inventory);
         match blocking(move || call(&inventory)).await? {

@@ -19,6 +19,7 @@ mod terminate;
 
 pub use engine::Engine;
 pub use failure::OperationFailure;
+use failure::Result;
 pub use layout::{OutlookError, PolledDaemon};
 pub use terminate::OUTCOMES as TERMINATION_OUTCOMES;
 
@@ -175,7 +176,7 @@ impl Engine {
     }
 
     /// Publishes what a daemon should be now.
-    async fn publish(&self, name: &DaemonName) -> Result<(), OperationFailure> {
+    async fn publish(&self, name: &DaemonName) -> Result<()> {
         let (gpus, manager_uid, name) = (self.gpus().await?, self.manager_uid, name.clone());
         let desired = transact!(self.store, |db| store::plans::desired(db, &name, &gpus, manager_uid).await)?;
         desired.into_iter().for_each(|desired| self.fleet.publish(desired, None));

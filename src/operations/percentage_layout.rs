@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::daemon::the_daemon;
 use super::layout::OutlookError;
-use super::{Engine, OperationFailure};
+use super::{Engine, OperationFailure, Result};
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::active::ActiveLayout;
 use crate::domain::layout::blocked::Blocked;
@@ -102,7 +102,7 @@ impl Engine {
         &self,
         operation: &Operation,
         layout: Option<&LayoutStatus>,
-    ) -> Result<(Vec<PartitionShare>, Option<String>), OperationFailure> {
+    ) -> Result<(Vec<PartitionShare>, Option<String>)> {
         let layout = layout.filter(|layout| layout.enforcement == Enforcement::Percentage);
         let partitions = layout.map_or(&[][..], |layout| &layout.partitions);
         let mut reader = self.store.read().await?;

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::apply::{apply, back};
 use super::layout::DesiredLayoutChange;
-use super::{Engine, OperationFailure, Stop};
+use super::{Engine, Result, Stop};
 use crate::domain::layout::document::PartitionShare;
 use crate::domain::layout::replay::{Replay, Verdict};
 use crate::domain::operation::{Operation, Undo};
@@ -56,11 +56,7 @@ pub(super) async fn run(
     ended
 }
 
-async fn tried(
-    engine: &Engine,
-    operation: &Operation,
-    replay: Replay,
-) -> Result<(Replay, Option<Stop>), OperationFailure> {
+async fn tried(engine: &Engine, operation: &Operation, replay: Replay) -> Result<(Replay, Option<Stop>)> {
     let mut reader = engine.store.read().await?;
     let daemon = store::daemons::get(&mut reader, &replay.daemon).await?;
     let active = replay.active(&daemon.ok_or_else(|| "the daemon is gone".to_owned())?.spec);
@@ -90,13 +86,13 @@ async fn tried(
     }
 }
 
-async fn recorded(engine: &Engine, id: Uuid) -> Result<Replay, OperationFailure> {
+async fn recorded(engine: &Engine, id: Uuid) -> Result<Replay> {
     let mut reader = engine.store.read().await?;
     let replay = store::replays::get(&mut reader, id).await?;
     replay.ok_or_else(|| format!("the record of replay {id} is gone").into())
 }
 
-async fn put(engine: &Engine, replay: Replay) -> Result<(), OperationFailure> {
+async fn put(engine: &Engine, replay: Replay) -> Result<()> {
     let written = transact!(engine.store, |db| store::replays::put(db, &replay).await);
     Ok(written?)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::daemon::{handle, the_daemon};
-use super::{Engine, OperationFailure};
+use super::{Engine, Result};
 use crate::domain::client::{ClientFacts, ClientId, StoppedPolicy};
 use crate::domain::operation::Operation;
 use crate::supervisor::{Handle, Terminating, Termination};
@@ -35,7 +35,7 @@ pub(super) async fn run(
     operation: &Operation,
     client: ClientId,
     stopped: StoppedPolicy,
-) -> Result<(), OperationFailure> {
+) -> Result<()> {
     let handle = handle(engine, the_daemon(operation)?)?;
     let begun = engine
         .step(operation.id, "ask MPS to end its work", request_termination(&handle, client, stopped))
@@ -54,7 +54,7 @@ async fn request_termination(
     handle: &Handle,
     client: ClientId,
     stopped: StoppedPolicy,
-) -> Result<(StartedTermination, String), OperationFailure> {
+) -> Result<(StartedTermination, String)> {
     let mut terminating = handle.start_termination(client, stopped).await?;
     if terminating.work_ended().await {
         return Ok((StartedTermination::WorkEnded(terminating), WORK_ENDED.to_owned()));
@@ -63,7 +63,7 @@ async fn request_termination(
     Ok((StartedTermination::AlreadyGone, ended.as_str().to_owned()))
 }
 
-async fn ended(terminating: Terminating) -> Result<((), String), OperationFailure> {
+async fn ended(terminating: Terminating) -> Result<((), String)> {
     let how = match terminating.ended().await? {
         Termination::ByMps => BY_ITSELF,
         Termination::ByMpsAndSignal => KILLED,
@@ -72,7 +72,7 @@ async fn ended(terminating: Terminating) -> Result<((), String), OperationFailur
     Ok(((), how.to_owned()))
 }
 
-async fn gone(handle: &Handle, client: ClientId) -> Result<((), String), OperationFailure> {
+async fn gone(handle: &Handle, client: ClientId) -> Result<((), String)> {
     let is_gone = |clients: &[ClientFacts]| clients.iter().all(|one| one.id != client);
     let seen = handle.wait_for(LISTED, |observed| is_gone(&observed.clients)).await;
     let outcome = if seen.is_some() { NO_LONGER_LISTED } else { STILL_LISTED };

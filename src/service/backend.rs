@@ -20,6 +20,7 @@ use crate::gpu::{Inventory, InventoryError};
 use crate::metrics::Metrics;
 use crate::metrics::snapshot::CommittedSnapshot;
 use crate::operations::Engine;
+use crate::service::Result;
 use crate::store::{self, Store};
 use crate::supervisor::Fleet;
 
@@ -185,13 +186,13 @@ impl Service {
 impl Backend {
     /// The GPUs of this host, and missing GPUs that a daemon holds. When the driver does not answer, the last known list is
     /// used.
-    pub(super) async fn gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
+    pub(super) async fn gpus(&self) -> Result<Vec<Gpu>> {
         let known = self.query_inventory(Inventory::known_gpus).await?;
         Ok(store::gpus::all(&mut *self.parts.store.read().await?, known.map_err(unavailable)?).await?)
     }
 
     /// Returns the GPUs for callers that only need those held by daemons, which are known even if the driver never answered.
-    pub(super) async fn held_gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
+    pub(super) async fn held_gpus(&self) -> Result<Vec<Gpu>> {
         let known = self.query_inventory(Inventory::known_gpus).await?;
         let known = match known {
             Err(InventoryError::Silent { .. }) => Vec::new(),
@@ -201,7 +202,7 @@ impl Backend {
     }
 
     /// The GPUs that the driver lists now.
-    pub(super) async fn present_gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
+    pub(super) async fn present_gpus(&self) -> Result<Vec<Gpu>> {
         self.query_inventory(Inventory::gpus).await?.map_err(unavailable)
     }
 
@@ -209,7 +210,7 @@ impl Backend {
     pub(super) async fn query_inventory<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn Inventory) -> T + Send + 'static,
-    ) -> Result<T, ServiceError> {
+    ) -> Result<T> {
         let inventory = Arc::clone(&self.parts.inventory);
         let answer = tokio::task::spawn_blocking(move || call(&*inventory)).await;
         answer.map_err(|error| ServiceError::Internal(error.to_string()))

@@ -19,6 +19,9 @@ pub struct FieldError {
 /// Advice in the refusal of a process that waits for a slot.
 pub const KEEPS_TURN: &str = "this process keeps its turn";
 
+/// The result of a use case.
+pub type Result<T, E = ServiceError> = std::result::Result<T, E>;
+
 /// Reason why a use case was refused or failed; nothing of it was done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
@@ -135,6 +138,30 @@ impl ServiceError {
         Self::field(&format!("/{field}"), detail)
     }
 }
+
+/// Requires that something is there.
+pub(in crate::service) trait Found<T> {
+    /// Returns it, or the error that there is none of that kind and name.
+    fn found(self, kind: &'static str, name: &impl ToString) -> Result<T>;
+}
+
+impl<T> Found<T> for Option<T> {
+    fn found(self, kind: &'static str, name: &impl ToString) -> Result<T> {
+        self.ok_or_else(|| ServiceError::not_found(kind, name))
+    }
+}
+
+/// A conflict with the present state, in the words of `format!`.
+macro_rules! conflict {
+    ($($text:tt)+) => { $crate::service::ServiceError::Conflict(format!($($text)+)) };
+}
+pub(in crate::service) use conflict;
+
+/// An invalid field, with its pointer and the words of `format!`.
+macro_rules! field {
+    ($pointer:expr, $($text:tt)+) => { $crate::service::ServiceError::field($pointer, format!($($text)+)) };
+}
+pub(in crate::service) use field;
 
 impl From<StoreError> for ServiceError {
     fn from(error: StoreError) -> Self {

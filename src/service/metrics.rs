@@ -9,7 +9,7 @@ use crate::domain::tenant::Tenant;
 use crate::metrics::MetricsFormat;
 use crate::metrics::snapshot::{CommittedSnapshot, MetricsSnapshot, ObservedDaemon};
 use crate::service::access::context::RequestContext;
-use crate::service::{Backend, Service, ServiceError};
+use crate::service::{Backend, Result, Service, ServiceError};
 use crate::store::{self, StoreError};
 
 /// Shortest time between two reads of committed data: writes come in bursts.
@@ -22,7 +22,7 @@ const EVENTS: i64 = 500;
 
 impl Service {
     /// The metrics; reads only memory, so that it answers whatever hangs.
-    pub fn metrics(&self, ctx: &RequestContext, format: MetricsFormat) -> Result<String, ServiceError> {
+    pub fn metrics(&self, ctx: &RequestContext, format: MetricsFormat) -> Result<String> {
         let backend = self.with(&ctx.require(Right::View)?);
         let parts = &backend.parts;
         let seen = parts.fleet.all().into_iter().map(|(name, handle)| ObservedDaemon {

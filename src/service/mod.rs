@@ -22,10 +22,11 @@ pub mod tenants;
 
 pub use access::context::IdempotencyKey;
 pub use backend::{Backend, Parts, Service};
-pub use error::{FieldError, KEEPS_TURN, ServiceError};
+pub use error::{FieldError, KEEPS_TURN, Result, ServiceError};
 
 use backend::unavailable;
 
+use self::error::conflict;
 use crate::domain::access::Right;
 use crate::service::access::context::RequestContext;
 use crate::store::{self, TransactionEnd};
@@ -110,7 +111,7 @@ fn removed(before: &impl serde::Serialize, after: &impl serde::Serialize) -> Vec
 }
 
 /// Refuses a write whose entity tag is not the present one.
-fn check_precondition(options: &WriteOptions, current: Option<i64>) -> Result<(), ServiceError> {
+fn check_precondition(options: &WriteOptions, current: Option<i64>) -> Result<()> {
     let failed = |detail: String| Err(ServiceError::PreconditionFailed(detail));
     if options.must_be_new && current.is_some() {
         return failed("it exists already, and If-None-Match: * was given".into());
@@ -128,20 +129,16 @@ fn check_precondition(options: &WriteOptions, current: Option<i64>) -> Result<()
 }
 
 /// Refuses a new name that differs from one that is there only in hyphens and underscores.
-async fn refuse_namesake(
-    db: &mut sqlx::SqliteConnection,
-    kind: &str,
-    name: &str,
-) -> Result<(), ServiceError> {
+async fn refuse_namesake(db: &mut sqlx::SqliteConnection, kind: &str, name: &str) -> Result<()> {
     let there = store::namesakes::namesake(db, kind, name).await?;
     there.map_or(Ok(()), |there| Err(namesake_refusal(kind, &there, name)))
 }
 
 fn namesake_refusal(kind: &str, there: &str, name: &str) -> ServiceError {
-    ServiceError::Conflict(format!(
+    conflict!(
         "there is a {kind} {there} already, and a name that differs from it only in hyphens and underscores is taken for the same by \
          newer versions of MPS: choose another name than {name}"
-    ))
+    )
 }
 
 /// The entity tag of a revision.

@@ -6,6 +6,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 
 use super::ServiceError;
+use crate::service::Result;
+use crate::service::error::field;
 
 /// Items per page by default.
 pub const DEFAULT_LIMIT: u32 = 100;
@@ -41,10 +43,10 @@ impl Page {
     }
 
     /// Reads a cursor and a limit as a caller gives them.
-    pub fn parse(cursor: Option<&str>, limit: Option<u32>) -> Result<Self, ServiceError> {
+    pub fn parse(cursor: Option<&str>, limit: Option<u32>) -> Result<Self> {
         let limit = limit.unwrap_or(DEFAULT_LIMIT);
         if !(1..=MAX_LIMIT).contains(&limit) {
-            return Err(ServiceError::field("/limit", format!("limit is {limit}: give 1 to {MAX_LIMIT}")));
+            return Err(field!("/limit", "limit is {limit}: give 1 to {MAX_LIMIT}"));
         }
         let after = match cursor {
             None => String::new(),
@@ -57,7 +59,7 @@ impl Page {
     }
 
     /// The key that the page begins after; refused unless this list could have given it as a cursor.
-    pub fn key<K: FromStr + ToString>(&self) -> Result<Option<K>, ServiceError> {
+    pub fn key<K: FromStr + ToString>(&self) -> Result<Option<K>> {
         if self.after.is_empty() {
             return Ok(None);
         }

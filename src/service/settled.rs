@@ -15,7 +15,7 @@ use crate::domain::{DaemonName, TenantName};
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::tenants::TenantView;
-use crate::service::{Service, ServiceError};
+use crate::service::{Result, Service};
 
 /// Time for which such a reason has to last before the wait ends: a layout may just be read back.
 const SETTLING: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ impl Service {
         name: &DaemonName,
         mut fresh: bool,
         longest: Duration,
-    ) -> Result<DaemonView, ServiceError> {
+    ) -> Result<DaemonView> {
         let (mut changes, mut standstill) = (self.changes(longest), Standstill::default());
         loop {
             let daemon = self.daemon(ctx, name, take(&mut fresh)).await?;
@@ -68,7 +68,7 @@ impl Service {
         name: &TenantName,
         mut fresh: bool,
         longest: Duration,
-    ) -> Result<TenantView, ServiceError> {
+    ) -> Result<TenantView> {
         let permit = ctx.require(Right::ViewTenant(name))?;
         let (mut changes, mut standstill) = (self.changes(longest), Standstill::default());
         loop {
@@ -92,7 +92,7 @@ impl Service {
         ctx: &RequestContext,
         id: Uuid,
         longest: Duration,
-    ) -> Result<Operation, ServiceError> {
+    ) -> Result<Operation> {
         let mut changes = self.changes(longest);
         loop {
             let operation = self.operation(ctx, id).await?;
@@ -107,7 +107,7 @@ impl Service {
     }
 
     /// Waits for the files of engines and systemd, which follow what is published, if the caller waits at all.
-    async fn await_files_too(&self, ctx: &RequestContext, longest: Duration) -> Result<(), ServiceError> {
+    async fn await_files_too(&self, ctx: &RequestContext, longest: Duration) -> Result<()> {
         if !longest.is_zero() {
             self.with(&ctx.require(Right::ViewOwn)?).await_present_engine_files().await;
         }
@@ -120,7 +120,7 @@ impl Service {
         ctx: &RequestContext,
         name: &TenantName,
         longest: Duration,
-    ) -> Result<Verification, ServiceError> {
+    ) -> Result<Verification> {
         let mut changes = self.changes(longest);
         loop {
             let verification = self.tenant(ctx, name, false).await?.status.verification.unwrap_or_default();

@@ -7,7 +7,7 @@ use crate::domain::access::Right;
 use crate::domain::audit::{AuditRecord, Head};
 use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
-use crate::service::{Backend, Service, ServiceError};
+use crate::service::{Backend, Result, Service};
 use crate::store;
 pub use crate::store::audit::AuditFilter;
 
@@ -21,7 +21,7 @@ impl Service {
         ctx: &RequestContext,
         filter: &AuditFilter,
         page: &Page,
-    ) -> Result<Paged<AuditRecord>, ServiceError> {
+    ) -> Result<Paged<AuditRecord>> {
         let backend = self.with(&ctx.require(Right::Administer)?);
         let before = page.key::<u32>()?.map(i64::from);
         let mut reader = backend.parts.store.read().await?;
@@ -30,7 +30,7 @@ impl Service {
     }
 
     /// The head of the hash chain.
-    pub async fn audit_head(&self, ctx: &RequestContext) -> Result<Head, ServiceError> {
+    pub async fn audit_head(&self, ctx: &RequestContext) -> Result<Head> {
         let backend = self.with(&ctx.require(Right::Administer)?);
         Ok(store::audit::head(&mut *backend.parts.store.read().await?).await?)
     }

@@ -12,7 +12,7 @@ use crate::domain::event::{DomainEvent, EventCause, GrantedLease, NewEvent};
 use crate::domain::layout::Version;
 use crate::host::process::program_of;
 use crate::service::access::context::Permit;
-use crate::service::{Backend, ServiceError};
+use crate::service::{Backend, Result, ServiceError};
 use crate::store::audit::AuditResult;
 use crate::store::{self, StoreError, Transaction, TransactionEnd, transact};
 
@@ -30,7 +30,7 @@ pub(in crate::service) struct ChangeRecord {
 
 impl ChangeRecord {
     /// Begins the record of a request; one that only reads can do nothing but rehearse.
-    pub(in crate::service) fn of(permit: &Permit, dry_run: bool) -> Result<Self, ServiceError> {
+    pub(in crate::service) fn of(permit: &Permit, dry_run: bool) -> Result<Self> {
         let attempt = permit.attempt();
         if attempt.is_none() && !dry_run {
             return Err(ServiceError::Internal("a request that only reads made a change".to_owned()));
@@ -81,12 +81,10 @@ impl Backend {
     /// by [`Backend::change`].
     ///
     /// A dry run writes neither, and a request that only reads can do nothing else.
-    pub(in crate::service) async fn write<T, F>(&self, permit: &Permit, job: F) -> Result<T, ServiceError>
+    pub(in crate::service) async fn write<T, F>(&self, permit: &Permit, job: F) -> Result<T>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, TransactionEnd), ServiceError>>
-            + Send
-            + 'static,
+        F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, TransactionEnd)>> + Send + 'static,
     {
         let Some(attempt) = permit.attempt() else {
             return self.parts.store.write(|db| Box::pin(only_rehearsed(db, job))).await;
@@ -116,9 +114,9 @@ impl Backend {
 }
 
 /// A job of a request that changes nothing.
-async fn only_rehearsed<T, F>(db: Transaction<'_>, job: F) -> Result<(T, TransactionEnd), ServiceError>
+async fn only_rehearsed<T, F>(db: Transaction<'_>, job: F) -> Result<(T, TransactionEnd)>
 where
-    F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, TransactionEnd), ServiceError>>,
+    F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, TransactionEnd)>>,
 {
     match job(db).await? {
         (value, TransactionEnd::RollBack) => Ok((value, TransactionEnd::RollBack)),

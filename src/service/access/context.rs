@@ -7,7 +7,7 @@ use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Principal, Right};
 use crate::domain::audit::{AttemptedAction, Target};
 use crate::domain::event::EventCause;
-use crate::service::ServiceError;
+use crate::service::Result;
 
 /// A key that identifies a repeated request, with a digest of the request.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ impl RequestContext {
     }
 
     /// Refuses an actor without this right.
-    pub fn require(&self, right: Right<'_>) -> Result<Permit, ServiceError> {
+    pub fn require(&self, right: Right<'_>) -> Result<Permit> {
         self.actor.may(right)?;
         Ok(Permit { ctx: self.clone(), target: None, adoption: false })
     }

@@ -6,13 +6,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::service::access::context::{IdempotencyKey, RequestContext};
-use crate::service::{Backend, ServiceError};
+use crate::service::{Backend, Result, ServiceError};
 use crate::store::idempotency::{self, Remembered};
 use crate::store::{StoreError, Transaction, transact};
 
 impl Backend {
     /// The answer stored under a key; refused when the key belongs to another request.
-    pub(crate) async fn kept_answer(&self, key: &IdempotencyKey) -> Result<Option<String>, ServiceError> {
+    pub(crate) async fn kept_answer(&self, key: &IdempotencyKey) -> Result<Option<String>> {
         stored_text(&mut *self.parts.store.read().await?, key).await
     }
 
@@ -20,7 +20,7 @@ impl Backend {
     pub(in crate::service) async fn answered<T: DeserializeOwned>(
         &self,
         ctx: &RequestContext,
-    ) -> Result<Option<T>, ServiceError> {
+    ) -> Result<Option<T>> {
         let Some(key) = &ctx.idempotency else { return Ok(None) };
         stored_answer(&mut *self.parts.store.read().await?, key).await
     }
@@ -44,8 +44,8 @@ pub(in crate::service) async fn once<T: Serialize + DeserializeOwned>(
     db: Transaction<'_>,
     key: Option<&IdempotencyKey>,
     now: i64,
-    work: impl AsyncFnOnce(Transaction<'_>) -> Result<T, ServiceError>,
-) -> Result<T, ServiceError> {
+    work: impl AsyncFnOnce(Transaction<'_>) -> Result<T>,
+) -> Result<T> {
     let Some(key) = key else { return work(db).await };
     if let Some(value) = stored_answer(&mut *db, key).await? {
         return Ok(value);
@@ -58,10 +58,7 @@ pub(in crate::service) async fn once<T: Serialize + DeserializeOwned>(
     Ok(value)
 }
 
-async fn stored_answer<T: DeserializeOwned>(
-    db: Transaction<'_>,
-    key: &IdempotencyKey,
-) -> Result<Option<T>, ServiceError> {
+async fn stored_answer<T: DeserializeOwned>(db: Transaction<'_>, key: &IdempotencyKey) -> Result<Option<T>> {
     let Some(text) = stored_text(db, key).await? else { return Ok(None) };
     serde_json::from_str(&text)
         .map(Some)
@@ -72,7 +69,7 @@ async fn stored_answer<T: DeserializeOwned>(
 async fn stored_text(
     db: Transaction<'_>,
     IdempotencyKey { owner, key, request_hash }: &IdempotencyKey,
-) -> Result<Option<String>, ServiceError> {
+) -> Result<Option<String>> {
     let Some(stored) = idempotency::get(db, owner, key).await? else { return Ok(None) };
     if stored.request_hash != *request_hash {
         return Err(ServiceError::KeyReused(key.clone()));

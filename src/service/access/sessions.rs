@@ -13,8 +13,9 @@ use crate::metrics::wire::Limit;
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::access::tokens::random;
 use crate::service::access::{NoHolder, SessionKey};
+use crate::service::error::{Found as _, conflict};
 use crate::service::limits::whole_seconds;
-use crate::service::{Backend, Service, ServiceError};
+use crate::service::{Backend, Result, Service, ServiceError};
 use crate::store::{self, StoreError, Transaction, TransactionEnd, transact};
 
 /// Sessions per token; a further one ends the least recently used.
@@ -79,18 +80,14 @@ pub enum SessionsOf {
 impl Service {
     /// Opens a session for a token or a code. A code is consumed only by success, so that a caller that must wait can use it
     /// again.
-    pub async fn open_session(
-        &self,
-        ctx: &RequestContext,
-        code: Option<&Secret>,
-    ) -> Result<NewSession, ServiceError> {
+    pub async fn open_session(&self, ctx: &RequestContext, code: Option<&Secret>) -> Result<NewSession> {
         let permit = ctx.require(Right::ViewOwn)?;
         let backend = self.with(&permit);
         let holder = backend.parts.access.holder_of(&ctx.actor)?;
         let now = ctx.clock.unix_ms();
         backend.parts.access.logins.take(&holder).map_err(too_many)?;
         if code.is_some_and(|code| !backend.parts.access.consume_code(code, now)) {
-            return Err(ServiceError::Conflict("this login link was used a moment ago".to_owned()));
+            return Err(conflict!("this login link was used a moment ago"));
         }
         let cookie = Secret::new(random()?);
         let session = LoginSession { digest: cookie.digest(), holder, created_at: now, last_used_at: now };
@@ -113,36 +110,28 @@ impl Service {
         let key = SessionKey(session.digest);
         access.begin_session(session);
         let Some((session, ends_at)) = access.session_now(&key, now) else {
-            return Err(ServiceError::Conflict("the token was revoked a moment ago".to_owned()));
+            return Err(conflict!("the token was revoked a moment ago"));
         };
         let max_age_s = access.session_seconds();
         Ok(NewSession { session: view(&ctx.actor, &session, ends_at), cookie, max_age_s })
     }
 
     /// The session of the request.
-    pub fn session(
-        &self,
-        ctx: &RequestContext,
-        key: Option<SessionKey>,
-    ) -> Result<SessionView, ServiceError> {
+    pub fn session(&self, ctx: &RequestContext, key: Option<SessionKey>) -> Result<SessionView> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let found = key.and_then(|key| backend.parts.access.session_now(&key, ctx.clock.unix_ms()));
         found.map(|(session, ends_at)| view(&ctx.actor, &session, ends_at)).ok_or_else(no_session)
     }
 
     /// All sessions, the last used first.
-    pub fn sessions(&self, ctx: &RequestContext) -> Result<Vec<SessionView>, ServiceError> {
+    pub fn sessions(&self, ctx: &RequestContext) -> Result<Vec<SessionView>> {
         let backend = self.with(&ctx.require(Right::Administer)?);
         let valid = backend.parts.access.valid_sessions(ctx.actor.origin, ctx.clock.unix_ms());
         Ok(valid.iter().map(|(actor, session, ends_at)| view(actor, session, *ends_at)).collect())
     }
 
     /// Ends the session of the request.
-    pub async fn end_session(
-        &self,
-        ctx: &RequestContext,
-        key: Option<SessionKey>,
-    ) -> Result<(), ServiceError> {
+    pub async fn end_session(&self, ctx: &RequestContext, key: Option<SessionKey>) -> Result<()> {
         let permit = ctx.require(Right::ViewOwn)?;
         let backend = self.with(&permit);
         let open = key.and_then(|key| backend.parts.access.session_now(&key, ctx.clock.unix_ms()));
@@ -151,7 +140,7 @@ impl Service {
     }
 
     /// Ends all sessions of a token or a user: the caller's own, or another's for an admin.
-    pub async fn end_sessions(&self, ctx: &RequestContext, of: SessionsOf) -> Result<(), ServiceError> {
+    pub async fn end_sessions(&self, ctx: &RequestContext, of: SessionsOf) -> Result<()> {
         let right = match of {
             SessionsOf::Own => Right::ViewOwn,
             SessionsOf::AdminToken | SessionsOf::Token(_) | SessionsOf::User(_) => Right::Administer,
@@ -175,7 +164,7 @@ impl Service {
             SessionsOf::Token(id) => {
                 // A mistyped ID must not look like success.
                 let token = store::tokens::get(&mut *backend.parts.store.read().await?, &id).await?;
-                let id = token.ok_or_else(|| ServiceError::not_found("token", &id))?.id;
+                let id = token.found("token", &id)?.id;
                 (SessionHolder::Token(id.clone()), Some(Target::Token(id)))
             }
             SessionsOf::User(uid) => {
@@ -196,7 +185,7 @@ impl Service {
     }
 
     /// Makes a single-use login code for the caller.
-    pub async fn create_login_code(&self, ctx: &RequestContext) -> Result<NewCode, ServiceError> {
+    pub async fn create_login_code(&self, ctx: &RequestContext) -> Result<NewCode> {
         let permit = ctx.require(Right::Administer)?;
         let backend = self.with(&permit);
         let code = Secret::new(random()?);
@@ -213,12 +202,7 @@ impl Service {
 
 impl Backend {
     /// Ends sessions in memory at once, then in the store.
-    async fn end_these(
-        &self,
-        permit: &Permit,
-        holder: SessionHolder,
-        digests: Vec<Digest>,
-    ) -> Result<(), ServiceError> {
+    async fn end_these(&self, permit: &Permit, holder: SessionHolder, digests: Vec<Digest>) -> Result<()> {
         self.parts.access.end_sessions(&digests);
         self.refuse_sealed().await?;
         let (by, clock) = (permit.ctx().cause(), self.parts.clock);

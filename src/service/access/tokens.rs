@@ -9,8 +9,9 @@ use crate::domain::token::{Secret, Token, TokenId, TokenState};
 use crate::domain::{TenantName, TokenName};
 use crate::service::access::context::RequestContext;
 use crate::service::access::idempotency::once;
+use crate::service::error::{Found as _, conflict, field};
 use crate::service::page::{Page, Paged};
-use crate::service::{Backend, Service, ServiceError, WriteOptions, transaction_end};
+use crate::service::{Backend, Result, Service, ServiceError, WriteOptions, transaction_end};
 use crate::store::{self, StoreError, Transaction, transact};
 
 /// Most valid tokens: few enough to review by hand.
@@ -91,7 +92,7 @@ impl Service {
         ctx: &RequestContext,
         request: TokenRequest,
         options: WriteOptions,
-    ) -> Result<NewToken, ServiceError> {
+    ) -> Result<NewToken> {
         let permit = ctx.require(Right::Administer)?;
         let backend = self.with(&permit);
         let lifetime = request.expires_in_s.map(checked_lifetime).transpose()?;
@@ -133,14 +134,14 @@ impl Service {
     }
 
     /// One token.
-    pub async fn token(&self, ctx: &RequestContext, id: &TokenId) -> Result<TokenView, ServiceError> {
+    pub async fn token(&self, ctx: &RequestContext, id: &TokenId) -> Result<TokenView> {
         let backend = self.with(&ctx.require(Right::Administer)?);
         let token = store::tokens::get(&mut *backend.parts.store.read().await?, id).await?;
-        token.map(|token| backend.token_view(token)).ok_or_else(|| ServiceError::not_found("token", id))
+        token.map(|token| backend.token_view(token)).found("token", id)
     }
 
     /// Tokens by ID, including those that are no longer valid.
-    pub async fn tokens(&self, ctx: &RequestContext, page: &Page) -> Result<Paged<TokenView>, ServiceError> {
+    pub async fn tokens(&self, ctx: &RequestContext, page: &Page) -> Result<Paged<TokenView>> {
         let backend = self.with(&ctx.require(Right::Administer)?);
         let mut reader = backend.parts.store.read().await?;
         page.key::<TokenId>()?;
@@ -153,12 +154,7 @@ impl Service {
     /// Revokes a token, in force when it is answered; sessions and streams opened with it end.
     ///
     /// A token that was revoked before stays as it is.
-    pub async fn revoke_token(
-        &self,
-        ctx: &RequestContext,
-        id: TokenId,
-        options: WriteOptions,
-    ) -> Result<(), ServiceError> {
+    pub async fn revoke_token(&self, ctx: &RequestContext, id: TokenId, options: WriteOptions) -> Result<()> {
         let permit = ctx.require(Right::Administer)?;
         let backend = self.with(&permit);
         backend.refuse_sealed().await?;
@@ -186,9 +182,9 @@ impl Service {
 
 impl Backend {
     /// The token that a repeated request created the first time, without its text.
-    async fn created_before(&self, id: &TokenId) -> Result<NewToken, ServiceError> {
+    async fn created_before(&self, id: &TokenId) -> Result<NewToken> {
         let token = store::tokens::get(&mut *self.parts.store.read().await?, id).await?;
-        let token = token.ok_or_else(|| ServiceError::not_found("token", id))?;
+        let token = token.found("token", id)?;
         Ok(NewToken { token: self.token_view(token), secret: None })
     }
 
@@ -211,26 +207,25 @@ impl Backend {
 }
 
 /// Stores a new token, with its event.
-async fn make(db: Transaction<'_>, token: &Token, by: EventCause, now: i64) -> Result<TokenId, ServiceError> {
+async fn make(db: Transaction<'_>, token: &Token, by: EventCause, now: i64) -> Result<TokenId> {
     if let Some(tenant) = token.grant.tenant()
         && store::tenants::get(&mut *db, tenant).await?.is_none()
     {
-        return Err(ServiceError::field(
+        return Err(field!(
             "/grant",
-            format!("there is no tenant {tenant}: create it first, or name one that exists"),
+            "there is no tenant {tenant}: create it first, or name one that exists"
         ));
     }
     let living = store::tokens::living(&mut *db, now).await?;
     if let Some(other) = living.iter().find(|other| other.name == token.name) {
-        return Err(ServiceError::Conflict(format!(
+        return Err(conflict!(
             "token {} is valid and named {} too: give another name, or revoke that one first",
-            other.id, other.name
-        )));
+            other.id,
+            other.name
+        ));
     }
     if living.len() >= MAX_TOKENS {
-        return Err(ServiceError::Conflict(format!(
-            "there are {MAX_TOKENS} valid tokens, which is the limit: revoke unused ones"
-        )));
+        return Err(conflict!("there are {MAX_TOKENS} valid tokens, which is the limit: revoke unused ones"));
     }
     store::tokens::insert(&mut *db, token).await?;
     let event = DomainEvent::TokenCreated(TokenFacts::from(token)).because(by);
@@ -256,14 +251,12 @@ pub(in crate::service) async fn revoke_of(
 }
 
 /// A checked lifetime, in milliseconds.
-fn checked_lifetime(seconds: u64) -> Result<i64, ServiceError> {
+fn checked_lifetime(seconds: u64) -> Result<i64> {
     let refused = || {
-        ServiceError::field(
+        field!(
             "/expires_in_s",
-            format!(
-                "expires_in_s is {seconds}: give {MIN_LIFETIME_S} to {MAX_LIFETIME_S} seconds, or leave it out for a token that is \
+            "expires_in_s is {seconds}: give {MIN_LIFETIME_S} to {MAX_LIFETIME_S} seconds, or leave it out for a token that is \
                  valid until it is revoked"
-            ),
         )
     };
     if !(MIN_LIFETIME_S..=MAX_LIFETIME_S).contains(&seconds) {
@@ -273,7 +266,7 @@ fn checked_lifetime(seconds: u64) -> Result<i64, ServiceError> {
 }
 
 /// Random bytes from the system.
-pub(super) fn random<const N: usize>() -> Result<[u8; N], ServiceError> {
+pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)
         .map_err(|error| ServiceError::Internal(format!("the system gives no random bytes: {error}")))?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::{Access, LiveToken};
-use crate::service::{Backend, ServiceError};
+use crate::service::{Backend, Result};
 use crate::store::{self, StoreError, transact};
 
 /// Interval at which the last uses of tokens are written.
@@ -71,7 +71,7 @@ impl Backend {
         }
     }
 
-    async fn write_uses_now(&self) -> Result<(), ServiceError> {
+    async fn write_uses_now(&self) -> Result<()> {
         let now = self.parts.clock.unix_ms();
         let access = &self.parts.access;
         let (uses, sessions) = (access.unwritten_uses(), access.sweep(now));

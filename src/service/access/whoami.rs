@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::access::{Grant, Right};
 use crate::service::access::context::RequestContext;
-use crate::service::{Service, ServiceError};
+use crate::service::{Result, Service};
 
 /// The caller and its rights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -22,7 +22,7 @@ pub struct WhoamiView {
 
 impl Service {
     /// Returns the name, rights and origin of the caller.
-    pub fn whoami(&self, ctx: &RequestContext) -> Result<WhoamiView, ServiceError> {
+    pub fn whoami(&self, ctx: &RequestContext) -> Result<WhoamiView> {
         ctx.require(Right::ViewOwn)?;
         Ok(WhoamiView {
             subject: ctx.actor.subject.to_string(),

@@ -23,7 +23,8 @@ use crate::domain::{DaemonName, GpuUuid, TenantDirectory, TenantName};
 use crate::gpu::Inventory;
 use crate::service::access::audit_log::ChangeRecord;
 use crate::service::access::context::Permit;
-use crate::service::{Backend, ServiceError, namesake_refusal, refuse_namesake, unavailable};
+use crate::service::error::Found as _;
+use crate::service::{Backend, Result, ServiceError, namesake_refusal, refuse_namesake, unavailable};
 use crate::store::{self, StoreError, Transaction, TransactionEnd};
 use crate::supervisor::RememberedDaemon;
 
@@ -120,10 +121,10 @@ impl Backend {
         scope: ChangeScope,
         dry_run: bool,
         job: F,
-    ) -> Result<Changed<T>, ServiceError>
+    ) -> Result<Changed<T>>
     where
         T: Send + 'static,
-        F: for<'a, 'c> FnOnce(&'a mut Change<'c>) -> BoxFuture<'a, Result<T, ServiceError>> + Send + 'static,
+        F: for<'a, 'c> FnOnce(&'a mut Change<'c>) -> BoxFuture<'a, Result<T>> + Send + 'static,
     {
         let known = self.query_inventory(Inventory::known_gpus).await?.map_err(unavailable)?;
         let record = ChangeRecord::of(permit, dry_run)?;
@@ -188,13 +189,13 @@ impl<'c> Change<'c> {
     }
 
     /// A daemon.
-    pub(in crate::service) fn daemon(&self, name: &DaemonName) -> Result<&Daemon, ServiceError> {
-        self.objects.daemons.get(name).ok_or_else(|| ServiceError::not_found("daemon", name))
+    pub(in crate::service) fn daemon(&self, name: &DaemonName) -> Result<&Daemon> {
+        self.objects.daemons.get(name).found("daemon", name)
     }
 
     /// A tenant.
-    pub(in crate::service) fn tenant(&self, name: &TenantName) -> Result<&Tenant, ServiceError> {
-        self.objects.tenants.get(name).ok_or_else(|| ServiceError::not_found("tenant", name))
+    pub(in crate::service) fn tenant(&self, name: &TenantName) -> Result<&Tenant> {
+        self.objects.tenants.get(name).found("tenant", name)
     }
 
     /// The tenants of a daemon with their specs, by name.
@@ -240,11 +241,7 @@ impl<'c> Change<'c> {
     }
 
     /// Writes the spec of a tenant, new or changed.
-    pub(in crate::service) fn put_tenant(
-        &mut self,
-        name: &TenantName,
-        spec: TenantSpec,
-    ) -> Result<(), ServiceError> {
+    pub(in crate::service) fn put_tenant(&mut self, name: &TenantName, spec: TenantSpec) -> Result<()> {
         self.published.insert(spec.daemon.clone());
         match self.objects.tenants.get_mut(name) {
             Some(tenant) if tenant.spec == spec => {}
@@ -270,11 +267,7 @@ impl<'c> Change<'c> {
     }
 
     /// Refuses the GPUs if a daemon of this manager other than `own` has one of them.
-    pub(in crate::service) fn refuse_held(
-        &self,
-        gpus: &[GpuUuid],
-        own: Option<&DaemonName>,
-    ) -> Result<(), ServiceError> {
+    pub(in crate::service) fn refuse_held(&self, gpus: &[GpuUuid], own: Option<&DaemonName>) -> Result<()> {
         let held = gpus
             .iter()
             .find_map(|gpu| Some((gpu, self.objects.holder(gpu).filter(|holder| Some(*holder) != own)?)));
@@ -286,7 +279,7 @@ impl<'c> Change<'c> {
         &self,
         name: &DaemonName,
         spec: &DaemonSpec,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         refuse_covered(name, spec, self.maintenance.as_ref())
     }
 
@@ -311,11 +304,7 @@ impl<'c> Change<'c> {
     }
 
     /// Refuses a new name that differs from one that is there only in hyphens and underscores.
-    pub(in crate::service) async fn refuse_namesake(
-        &mut self,
-        kind: &'static str,
-        name: &str,
-    ) -> Result<(), ServiceError> {
+    pub(in crate::service) async fn refuse_namesake(&mut self, kind: &'static str, name: &str) -> Result<()> {
         let mut names: Box<dyn Iterator<Item = &str> + Send> = match kind {
             "daemon" => Box::new(self.objects.daemons.keys().map(DaemonName::as_str)),
             "tenant" if self.is_whole => Box::new(self.objects.tenants.keys().map(TenantName::as_str)),
@@ -338,7 +327,7 @@ pub(in crate::service) fn refuse_covered(
     name: &DaemonName,
     spec: &DaemonSpec,
     maintenance: Option<&Maintenance>,
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     match maintenance.filter(|maintenance| maintenance.covers(&spec.gpus)) {
         None => Ok(()),
         Some(maintenance) => {

@@ -10,14 +10,14 @@ use crate::domain::plan::Desired;
 use crate::domain::tenant::Tenant;
 use crate::domain::token::TokenId;
 use crate::domain::{DaemonName, GpuUuid, TenantName};
-use crate::service::ServiceError;
+use crate::service::Result;
 use crate::service::access::audit_log::on_record;
 use crate::service::access::tokens;
 use crate::store;
 
 impl Change<'_> {
     /// Numbers the changes and saves them, unless it is a dry run.
-    pub(super) async fn finish<T>(mut self, manager_uid: u32, value: T) -> Result<Changed<T>, ServiceError> {
+    pub(super) async fn finish<T>(mut self, manager_uid: u32, value: T) -> Result<Changed<T>> {
         self.number().await?;
         let revoked = if self.dry_run { Vec::new() } else { self.save().await? };
         let desired = self.desired(manager_uid).await?;
@@ -27,7 +27,7 @@ impl Change<'_> {
     }
 
     /// Raises the generation of each daemon whose tenants change, once, and numbers new tenants after earlier ones of their names.
-    async fn number(&mut self) -> Result<(), ServiceError> {
+    async fn number(&mut self) -> Result<()> {
         let new = self.objects.tenants.keys().filter(|name| !self.loaded.tenants.contains_key(*name));
         let new: Vec<&TenantName> = new.collect();
         if !new.is_empty() {
@@ -73,7 +73,7 @@ impl Change<'_> {
     }
 
     /// Writes rows, events and audit rows; returns the tokens that are revoked with their tenants.
-    async fn save(&mut self) -> Result<Vec<TokenId>, ServiceError> {
+    async fn save(&mut self) -> Result<Vec<TokenId>> {
         let mut revoked = Vec::new();
         for name in self.deleted_tenants() {
             revoked.extend(self.delete_tenant(&name).await?);
@@ -106,7 +106,7 @@ impl Change<'_> {
         Ok(revoked)
     }
 
-    async fn delete_tenant(&mut self, name: &TenantName) -> Result<Vec<TokenId>, ServiceError> {
+    async fn delete_tenant(&mut self, name: &TenantName) -> Result<Vec<TokenId>> {
         let Some(tenant) = self.loaded.tenants.get(name) else { return Ok(Vec::new()) };
         let before = store::tokens::of_tenant(&mut *self.db, name).await?;
         let by = self.record.by.clone();
@@ -124,7 +124,7 @@ impl Change<'_> {
         Ok(revoked)
     }
 
-    async fn save_daemons(&mut self) -> Result<(), ServiceError> {
+    async fn save_daemons(&mut self) -> Result<()> {
         let (before, after) = (&self.loaded, &self.objects);
         let mut touched = Vec::new();
         for daemon in after.daemons.values() {
@@ -176,7 +176,7 @@ impl Change<'_> {
 
     /// The desired values of the daemons concerned. One that gets a tenant comes before the one that loses it, so that the tenant's
     /// directory never has no owner.
-    async fn desired(&mut self, manager_uid: u32) -> Result<Vec<Desired>, ServiceError> {
+    async fn desired(&mut self, manager_uid: u32) -> Result<Vec<Desired>> {
         let changed = self.with_changed_tenants();
         let mut names: Vec<&DaemonName> = self.published.iter().collect();
         names.extend(changed.iter().filter(|name| !self.published.contains(*name)));

@@ -3,6 +3,7 @@ use crate::clock::Clock;
 use crate::domain::access::Right;
 use crate::domain::audit::{EXPIRE, Target};
 use crate::domain::event::{Details, DomainEvent, Event, EventFilter, EventType};
+use crate::service::Result;
 use crate::service::access::context::RequestContext;
 use crate::store::Store;
 use crate::store::events::Order;
@@ -28,15 +29,10 @@ async fn store() -> (tempfile::TempDir, Store) {
 }
 
 /// Makes a change as the manager would, for the reason `action`.
-async fn change<T, F>(
-    store: &Store,
-    action: &'static str,
-    dry_run: bool,
-    job: F,
-) -> Result<Changed<T>, ServiceError>
+async fn change<T, F>(store: &Store, action: &'static str, dry_run: bool, job: F) -> Result<Changed<T>>
 where
     T: Send + 'static,
-    F: for<'a, 'c> FnOnce(&'a mut Change<'c>) -> BoxFuture<'a, Result<T, ServiceError>> + Send + 'static,
+    F: for<'a, 'c> FnOnce(&'a mut Change<'c>) -> BoxFuture<'a, Result<T>> + Send + 'static,
 {
     let ctx = RequestContext::of_manager(Clock::system(), action, Target::Daemon(gpu0()));
     let permit = ctx.require(Right::Administer).expect("the manager may");

@@ -20,7 +20,8 @@ use crate::host::{self, Identity};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::change::{Change, ChangeScope};
 use crate::service::daemons::{DaemonView, RELEASE_TIMEOUT, refuse_with_tenants};
-use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition};
+use crate::service::error::{Found as _, conflict, field};
+use crate::service::{Backend, Result, Service, ServiceError, WriteOptions, Written, check_precondition};
 use crate::store::{self, transact};
 use crate::supervisor::{ForeignDaemon, token};
 
@@ -43,7 +44,7 @@ impl Service {
         name: DaemonName,
         request: AdoptRequest,
         options: WriteOptions,
-    ) -> Result<Written<DaemonView>, ServiceError> {
+    ) -> Result<Written<DaemonView>> {
         let permit = ctx.require(Right::Administer)?.adopting(name.clone());
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -51,10 +52,7 @@ impl Service {
         let (neighbour, identity) = backend.named_process(&request.process).await?;
         let context = backend.parts.fleet.context();
         if let Some(owner) = context.foreign_daemons.owner(&neighbour.daemon) {
-            return Err(ServiceError::Conflict(format!(
-                "process {} is daemon {owner} of this manager already",
-                request.process
-            )));
+            return Err(conflict!("process {} is daemon {owner} of this manager already", request.process));
         }
         let gpus = backend.gpus().await?;
         let poll = Box::pin(context.read_foreign(&neighbour)).await;
@@ -63,9 +61,7 @@ impl Service {
             backend.parts.manager_uid,
             &gpus,
         );
-        let cannot = |reason: String| {
-            ServiceError::Conflict(format!("process {} cannot be adopted: {reason}", request.process))
-        };
+        let cannot = |reason: String| conflict!("process {} cannot be adopted: {reason}", request.process);
         let AdoptedSpec { spec, notes } = verdict.map_err(|reason| cannot(reason.to_string()))?;
         let incarnation = backend.incarnation_of(&neighbour, identity).map_err(cannot)?;
         tracing::debug!(daemon = %name, management = ?request.management, ?notes, "adopting a foreign control daemon");
@@ -75,7 +71,7 @@ impl Service {
     }
 
     /// Returns true if the daemon was adopted, so that it can be released.
-    pub async fn is_adopted(&self, ctx: &RequestContext, name: &DaemonName) -> Result<bool, ServiceError> {
+    pub async fn is_adopted(&self, ctx: &RequestContext, name: &DaemonName) -> Result<bool> {
         let backend = self.with(&ctx.require(Right::View)?);
         let mut reader = backend.parts.store.read().await?;
         let earlier = store::daemons::incarnation(&mut reader, name).await?;
@@ -88,7 +84,7 @@ impl Service {
         ctx: &RequestContext,
         name: DaemonName,
         options: WriteOptions,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         let permit = ctx.require(Right::Administer)?.adopting(name.clone());
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -108,10 +104,10 @@ impl Service {
             let observed = daemon.spec.is_observed();
             if !(foreign || observed && absent) {
                 let first = if observed { "set its management to managed, and then " } else { "" };
-                return Err(ServiceError::Conflict(format!(
+                return Err(conflict!(
                     "daemon {name} was started by this manager, so releasing it would leave its process unmanaged: \
                          {first}delete it, which stops it"
-                )));
+                ));
             }
             change.remove_daemon(&name);
             Ok(daemon.revision)
@@ -146,7 +142,7 @@ impl Backend {
         permit: &Permit,
         adoption: Adoption,
         options: WriteOptions,
-    ) -> Result<Daemon, ServiceError> {
+    ) -> Result<Daemon> {
         let Adoption { name, spec, incarnation, identity } = adoption;
         let (key, dry_run) = (name.clone(), options.dry_run);
         let mut changed =
@@ -154,18 +150,16 @@ impl Backend {
                 let current = change.objects.daemons.get(&key);
                 check_precondition(&options, current.map(|daemon| daemon.revision))?;
                 if current.is_some() {
-                    return Err(ServiceError::Conflict(format!(
+                    return Err(conflict!(
                         "there is a daemon {key} already: choose another name, or delete that one first"
-                    )));
+                    ));
                 }
                 if let Some(pair) = incarnation.process
                     && let Some(owner) =
                         store::daemons::with_process(&mut *change.db, &incarnation.boot_id, pair).await?
                 {
                     // Another request adopted it a moment ago.
-                    return Err(ServiceError::Conflict(format!(
-                        "process {identity} is daemon {owner} of this manager already"
-                    )));
+                    return Err(conflict!("process {identity} is daemon {owner} of this manager already"));
                 }
                 if spec.management == Management::Managed {
                     change.refuse_held(&spec.gpus, None)?;
@@ -173,9 +167,9 @@ impl Backend {
                     change.refuse_in_maintenance(&key, &spec)?;
                 }
                 if !host::process::is_alive(identity) {
-                    return Err(ServiceError::Conflict(format!(
+                    return Err(conflict!(
                         "process {identity} ended while it was being adopted: nothing was written"
-                    )));
+                    ));
                 }
                 change.refuse_namesake("daemon", key.as_str()).await?;
                 change.put_daemon(&key, spec).await?;
@@ -185,19 +179,14 @@ impl Backend {
         if !dry_run {
             tracing::info!(daemon = %name, process = %identity, "adopted a control daemon");
         }
-        changed.objects.daemons.remove(&name).ok_or_else(|| ServiceError::not_found("daemon", &name))
+        changed.objects.daemons.remove(&name).found("daemon", &name)
     }
 
     /// The control daemon named by a caller.
-    async fn named_process(&self, process: &str) -> Result<(ForeignDaemon, Identity), ServiceError> {
+    async fn named_process(&self, process: &str) -> Result<(ForeignDaemon, Identity)> {
         let shown: String = process.chars().take(40).collect();
         let id = ClientId::parse(process).map_err(|_| {
-            ServiceError::field(
-                "/process",
-                format!(
-                    "{shown:?} is not a process: give its ID, a hyphen and its start time, as the list of foreign daemons does"
-                ),
-            )
+            field!("/process", "{shown:?} is not a process: give its ID, a hyphen and its start time, as the list of foreign daemons does")
         })?;
         let identity = Identity::from(id);
         let neighbour = self.parts.fleet.context().foreign_daemons.inspect(identity).await;
@@ -230,7 +219,7 @@ impl Backend {
         &self,
         name: &DaemonName,
         gpus: &[Gpu],
-    ) -> Result<Option<String>, ServiceError> {
+    ) -> Result<Option<String>> {
         let current = store::daemons::get(&mut *self.parts.store.read().await?, name).await?;
         if current.is_none_or(|daemon| !daemon.spec.is_observed()) {
             return Ok(None);
@@ -258,7 +247,7 @@ impl Backend {
         current: Option<&Daemon>,
         name: &DaemonName,
         spec: &DaemonSpec,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         let refused = |reason: crate::domain::InvalidValue| ServiceError::Conflict(reason.to_string());
         let Some(current) = current else { return check_management(None, spec).map_err(refused) };
         let status = self.parts.fleet.get(name).map(|handle| handle.observed().status);
@@ -277,7 +266,7 @@ impl Backend {
     }
 
     /// Publishes the stored state of a daemon, if there is one.
-    async fn publish_remembered(&self, name: &DaemonName) -> Result<(), ServiceError> {
+    async fn publish_remembered(&self, name: &DaemonName) -> Result<()> {
         let gpus = self.gpus().await?;
         let mut reader = self.parts.store.read().await?;
         let earlier = self.remembered_daemon(&mut reader, name).await?;
@@ -290,14 +279,11 @@ impl Backend {
 }
 
 /// Refuses to change a daemon's manager or GPUs while an operation runs on it.
-pub(super) async fn refuse_while_operated(
-    db: store::Transaction<'_>,
-    name: &DaemonName,
-) -> Result<(), ServiceError> {
+pub(super) async fn refuse_while_operated(db: store::Transaction<'_>, name: &DaemonName) -> Result<()> {
     match store::operations::unfinished(db, name).await? {
         None => Ok(()),
-        Some(operation) => Err(ServiceError::Conflict(format!(
+        Some(operation) => Err(conflict!(
             "operation {operation} on daemon {name} is still running: wait for it, or cancel it"
-        ))),
+        )),
     }
 }

@@ -14,7 +14,7 @@ use crate::gpu::{GpuDriver, Inventory};
 use crate::host::Identity;
 use crate::service::access::context::RequestContext;
 use crate::service::change::held_by;
-use crate::service::{Backend, Service, ServiceError};
+use crate::service::{Backend, Result, Service, ServiceError};
 use crate::store;
 use crate::supervisor::{ForeignDaemon, ForeignPoll};
 
@@ -101,10 +101,7 @@ pub struct VerdictView {
 
 impl Service {
     /// Every foreign control daemon by process ID, each read in its own session.
-    pub async fn foreign_daemons(
-        &self,
-        ctx: &RequestContext,
-    ) -> Result<Vec<ForeignDaemonView>, ServiceError> {
+    pub async fn foreign_daemons(&self, ctx: &RequestContext) -> Result<Vec<ForeignDaemonView>> {
         let backend = self.with(&ctx.require(Right::View)?);
         let scanner = &backend.parts.fleet.context().foreign_daemons;
         let seen = scanner.scan().await;
@@ -118,11 +115,7 @@ impl Service {
     }
 
     /// One foreign control daemon by its process ID and start time.
-    pub async fn foreign_daemon(
-        &self,
-        ctx: &RequestContext,
-        id: &str,
-    ) -> Result<ForeignDaemonView, ServiceError> {
+    pub async fn foreign_daemon(&self, ctx: &RequestContext, id: &str) -> Result<ForeignDaemonView> {
         let backend = self.with(&ctx.require(Right::View)?);
         let not_found = |reason: &str| ServiceError::NotFound {
             kind: "foreign control daemon",
@@ -142,11 +135,7 @@ impl Service {
 }
 
 impl Backend {
-    async fn foreign_view(
-        &self,
-        neighbour: ForeignDaemon,
-        gpus: &[Gpu],
-    ) -> Result<ForeignDaemonView, ServiceError> {
+    async fn foreign_view(&self, neighbour: ForeignDaemon, gpus: &[Gpu]) -> Result<ForeignDaemonView> {
         let poll = Box::pin(self.parts.fleet.context().read_foreign(&neighbour)).await;
         let candidate = self.candidate(&neighbour, &poll).await;
         let adoption = AdoptionView {
@@ -197,7 +186,7 @@ impl Backend {
         candidate: &AdoptionCandidate,
         management: Management,
         gpus: &[Gpu],
-    ) -> Result<VerdictView, ServiceError> {
+    ) -> Result<VerdictView> {
         let impossible =
             |reason: String| VerdictView { possible: false, reason: Some(reason), notes: Vec::new() };
         let AdoptedSpec { spec, notes } = match candidate.adopt(management, self.parts.manager_uid, gpus) {
@@ -266,7 +255,7 @@ async fn held(
     gpus: &[GpuUuid],
     own: Option<&DaemonName>,
     known: &[Gpu],
-) -> Result<Option<String>, ServiceError> {
+) -> Result<Option<String>> {
     for gpu in gpus {
         if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
             && Some(&holder) != own
@@ -283,7 +272,7 @@ pub(super) async fn refuse_held(
     gpus: &[GpuUuid],
     own: Option<&DaemonName>,
     known: &[Gpu],
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     held(db, gpus, own, known).await?.map_or(Ok(()), |reason| Err(ServiceError::Conflict(reason)))
 }
 

@@ -14,7 +14,8 @@ use crate::domain::layout::{Enforcement, Layout, map_roles};
 use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::domain::{DaemonName, TenantName};
 use crate::service::change::Change;
-use crate::service::{FieldError, ServiceError};
+use crate::service::error::{conflict, field};
+use crate::service::{FieldError, Result, ServiceError};
 use crate::store;
 
 /// A daemon's spec that is to be written.
@@ -32,7 +33,7 @@ pub(in crate::service) async fn fit_layout(
     change: &mut Change<'_>,
     current: Option<&Daemon>,
     desired: &DesiredDaemon<'_>,
-) -> Result<Option<ActiveLayout>, ServiceError> {
+) -> Result<Option<ActiveLayout>> {
     let (db, gpus) = (&mut *change.db, &change.gpus);
     let DesiredDaemon { name, spec, runs, in_host_file } = *desired;
     let before = current.and_then(|daemon| daemon.spec.layout.as_ref());
@@ -53,35 +54,35 @@ pub(in crate::service) async fn fit_layout(
     if (other || other_mode || other_gpus || begins_to_divide)
         && let Some(operation) = store::operations::changing_layout(&mut *db, name).await?
     {
-        return Err(ServiceError::Conflict(format!(
+        return Err(conflict!(
             "operation {operation} changes the layout of daemon {name}: wait for it, or cancel it, before you change layout, mode, gpus \
              or provisioning"
-        )));
+        ));
     }
     if other {
         // Percentages reserve nothing, so nothing would be taken from running clients.
         let leaves = spec.layout.is_none() && (other_mode || is_percentage(&mut *db, before).await?);
         if runs && !leaves {
             if let Some(before) = before.filter(|_| in_host_file) {
-                return Err(ServiceError::Conflict(format!(
+                return Err(conflict!(
                     "daemon {name} keeps layout {} while it runs: to remove the binding, stop the daemon first (`mps-manager daemon \
                      stop {name}`), or keep `bindings.{name}` in the file",
                     before.version_ref()
-                )));
+                ));
             }
-            return Err(ServiceError::Conflict(format!(
+            return Err(conflict!(
                 "daemon {name} is running, so its layout must be changed by applying another (`mps-manager layout apply NAME --daemon {name}`): leave \
                  layout as it is ({}), or stop the daemon first",
                 before.map_or_else(|| "none".to_owned(), |layout| layout.version_ref().to_string())
-            )));
+            ));
         }
     }
     let Some((active, layout)) = resolved else { return Ok(None) };
     refuse_strategy(name, spec)?;
     if spec.is_observed() && before.is_none() {
-        return Err(ServiceError::Conflict(format!(
+        return Err(conflict!(
             "daemon {name} is only observed, so no layout is applied to it: leave layout out, or set its management to managed"
-        )));
+        ));
     }
     if layout.enforcement == Enforcement::Percentage {
         let shares = shares(&layout, &active.gpu_map, gpus)
@@ -96,7 +97,7 @@ async fn refuse_mode_change(
     db: store::Transaction<'_>,
     DesiredDaemon { name, spec, in_host_file, .. }: &DesiredDaemon<'_>,
     kept: &ActiveLayout,
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     let enforcement = store::layouts::content(db, kept).await?.enforcement;
     let (needed, other) = match (enforcement, spec.mode) {
         (Enforcement::Static, Mode::Shared) => ("static", "shared"),
@@ -108,10 +109,7 @@ async fn refuse_mode_change(
     } else {
         format!("remove the layout too (`mps-manager daemon set {name} --mode {other} --unset layout`)")
     };
-    Err(ServiceError::Conflict(format!(
-        "layout {} of daemon {name} needs mode {needed}: {remedy}, or keep the mode",
-        kept.name
-    )))
+    Err(conflict!("layout {} of daemon {name} needs mode {needed}: {remedy}, or keep the mode", kept.name))
 }
 
 /// The layout that a spec names, with the GPU of each role.
@@ -120,23 +118,19 @@ async fn resolve(
     name: &DaemonName,
     spec: &DaemonSpec,
     gpus: &[Gpu],
-) -> Result<Option<(ActiveLayout, Layout)>, ServiceError> {
+) -> Result<Option<(ActiveLayout, Layout)>> {
     let Some(active) = &spec.layout else { return Ok(None) };
     let desired = active.version_ref();
     let found = store::layouts::version(db, &desired).await?;
-    let found = found.ok_or_else(|| {
-        ServiceError::field("/layout/version", format!("there is no layout {desired}: write it first"))
-    })?;
+    let found =
+        found.ok_or_else(|| field!("/layout/version", "there is no layout {desired}: write it first"))?;
     refuse_mode(name, spec.mode, found.layout.enforcement, None)?;
     let gpu_map = map_roles(&found.layout, &active.gpu_map, &spec.gpus, gpus)
         .map_err(|error| ServiceError::Invalid(vec![field(&error.to_string())]))?;
     Ok(Some((ActiveLayout { gpu_map, ..active.clone() }, found.layout)))
 }
 
-async fn is_percentage(
-    db: store::Transaction<'_>,
-    layout: Option<&ActiveLayout>,
-) -> Result<bool, ServiceError> {
+async fn is_percentage(db: store::Transaction<'_>, layout: Option<&ActiveLayout>) -> Result<bool> {
     let Some(layout) = layout else { return Ok(false) };
     Ok(store::layouts::content(db, layout).await?.enforcement == Enforcement::Percentage)
 }
@@ -151,7 +145,7 @@ async fn fit_percentages(
     layout: &Layout,
     desired: &[PlannedShare],
     tenants: &[&Tenant],
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     let specs: Vec<(&TenantName, &TenantSpec)> =
         tenants.iter().map(|tenant| (&tenant.name, &tenant.spec)).collect();
     let own = own_shares(layout, specs).next();
@@ -166,15 +160,15 @@ async fn fit_percentages(
 }
 
 /// Refuses a layout for a daemon whose strategy gives its tenants their SMs already.
-pub(in crate::service) fn refuse_strategy(name: &DaemonName, spec: &DaemonSpec) -> Result<(), ServiceError> {
+pub(in crate::service) fn refuse_strategy(name: &DaemonName, spec: &DaemonSpec) -> Result<()> {
     let provisioning = spec.provisioning;
     if !provisioning.is_active() {
         return Ok(());
     }
-    Err(ServiceError::Conflict(format!(
+    Err(conflict!(
         "daemon {name} gives its tenants their shares by strategy {}, and a layout would give them others: set its provisioning to none first",
         provisioning.strategy.as_str()
-    )))
+    ))
 }
 
 /// Refuses a layout that the daemon's mode cannot hold; `lacks_static` is why the control program has no static mode.
@@ -183,7 +177,7 @@ pub(in crate::service) fn refuse_mode(
     mode: Mode,
     enforcement: Enforcement,
     lacks_static: Option<&str>,
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     let (is, needs) = match (mode, enforcement) {
         (Mode::Static, Enforcement::Static) | (Mode::Shared, Enforcement::Percentage) => return Ok(()),
         (Mode::Shared, Enforcement::Static) => ("shared", "static partitions"),
@@ -202,7 +196,5 @@ pub(in crate::service) fn refuse_mode(
             "set the daemon's mode to shared, or the layout's enforcement to static".to_owned()
         }
     };
-    Err(ServiceError::Conflict(format!(
-        "daemon {name} is in {is} mode, and the layout needs {needs}: {remedy}"
-    )))
+    Err(conflict!("daemon {name} is in {is} mode, and the layout needs {needs}: {remedy}"))
 }

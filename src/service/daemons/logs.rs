@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::domain::DaemonName;
 use crate::domain::access::Right;
 use crate::service::access::context::RequestContext;
-use crate::service::{Service, ServiceError};
+use crate::service::{Result, Service, ServiceError};
 pub use crate::supervisor::{Excerpt, OwnSessions, Part};
 use crate::supervisor::{excerpt, kept_name};
 
@@ -60,7 +60,7 @@ impl Service {
         part: Part,
         wanted: String,
         own: OwnSessions,
-    ) -> Result<LogView, ServiceError> {
+    ) -> Result<LogView> {
         let backend = self.with(&ctx.require(Right::View)?);
         // A daemon that does not exist has no log.
         let daemon = self.daemon(ctx, name, false).await?;

@@ -14,7 +14,7 @@ use crate::domain::gpu::Gpu;
 use crate::domain::{DaemonName, GpuUuid};
 use crate::service::access::context::RequestContext;
 use crate::service::daemons::adoption::Adoption;
-use crate::service::{Backend, Service, ServiceError, WriteOptions};
+use crate::service::{Backend, Result, Service, ServiceError, WriteOptions};
 use crate::supervisor::ForeignDaemon;
 
 /// Result of the adoption of lost daemons.
@@ -51,7 +51,7 @@ impl Service {
         &self,
         ctx: &RequestContext,
         options: WriteOptions,
-    ) -> Result<LostDaemonAdoption, ServiceError> {
+    ) -> Result<LostDaemonAdoption> {
         let permit = ctx.require(Right::Administer)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;

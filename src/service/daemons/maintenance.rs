@@ -12,7 +12,8 @@ use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, GpuUuid};
 use crate::service::access::context::RequestContext;
 use crate::service::change::refuse_covered;
-use crate::service::{Service, ServiceError, WriteOptions};
+use crate::service::error::{conflict, field};
+use crate::service::{Result, Service, ServiceError, WriteOptions};
 use crate::store::{self, Transaction, transact};
 
 /// The maintenance of the host, and which processes have its GPUs open.
@@ -48,11 +49,7 @@ pub struct MaintenanceView {
 
 impl Service {
     /// The current maintenance; without one, who has the GPUs open is looked for only if `looks_ahead`, since that reads all of /proc.
-    pub async fn maintenance(
-        &self,
-        ctx: &RequestContext,
-        looks_ahead: bool,
-    ) -> Result<MaintenanceView, ServiceError> {
+    pub async fn maintenance(&self, ctx: &RequestContext, looks_ahead: bool) -> Result<MaintenanceView> {
         let backend = self.with(&ctx.require(Right::View)?);
         let mut reader = backend.parts.store.read().await?;
         let live = backend.parts.inventory.live();
@@ -122,7 +119,7 @@ impl Service {
         ctx: &RequestContext,
         request: MaintenanceRequest,
         options: WriteOptions,
-    ) -> Result<Operation, ServiceError> {
+    ) -> Result<Operation> {
         let permit = ctx.require(Right::Operate)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -137,7 +134,7 @@ impl Service {
                         .map(|gpu| gpu.uuid.clone())
                         .map_err(|error| ServiceError::field(&format!("/gpus/{position}"), error.to_string()))
                 })
-                .collect::<Result<Vec<GpuUuid>, ServiceError>>()
+                .collect::<Result<Vec<GpuUuid>>>()
         });
         let named = named.transpose()?;
         if named.as_ref().is_some_and(Vec::is_empty) {
@@ -147,10 +144,10 @@ impl Service {
         transact!(backend, request_operation(&permit, options), |db, _| {
             refuse_another(&mut *db).await?;
             if let Some(now) = store::maintenance::get(&mut *db).await? {
-                return Err(ServiceError::Conflict(format!(
+                return Err(conflict!(
                     "the host is in maintenance already ({}): end that first (`mps-manager maintenance end`)",
                     now.state.as_str()
-                )));
+                ));
             }
             let mut gpus = match named {
                 Some(named) => named,
@@ -169,11 +166,7 @@ impl Service {
     }
 
     /// Requests the end of maintenance.
-    pub async fn end_maintenance(
-        &self,
-        ctx: &RequestContext,
-        options: WriteOptions,
-    ) -> Result<Operation, ServiceError> {
+    pub async fn end_maintenance(&self, ctx: &RequestContext, options: WriteOptions) -> Result<Operation> {
         let permit = ctx.require(Right::Operate)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -182,9 +175,7 @@ impl Service {
                 Box::pin(async move {
                     refuse_another(&mut *db).await?;
                     let Some(maintenance) = store::maintenance::get(&mut *db).await? else {
-                        return Err(ServiceError::Conflict(
-                            "the host is not in maintenance: there is nothing to end".to_owned(),
-                        ));
+                        return Err(conflict!("the host is not in maintenance: there is nothing to end"));
                     };
                     let daemons = store::daemons::managed_on(&mut *db, &maintenance.gpus).await?;
                     Ok((OperationRequest::EndMaintenance, daemons))
@@ -195,25 +186,22 @@ impl Service {
 }
 
 /// Refuses an implausibly long drain timeout.
-pub(super) fn checked_drain(timeout_s: u32) -> Result<u32, ServiceError> {
+pub(super) fn checked_drain(timeout_s: u32) -> Result<u32> {
     if timeout_s <= LONGEST_DRAIN_S {
         return Ok(timeout_s);
     }
-    Err(ServiceError::field(
-        "/timeout_s",
-        format!("timeout_s is {timeout_s}: give at most {LONGEST_DRAIN_S} seconds"),
-    ))
+    Err(field!("/timeout_s", "timeout_s is {timeout_s}: give at most {LONGEST_DRAIN_S} seconds"))
 }
 
 /// Refuses a second operation on maintenance while one is running.
-async fn refuse_another(db: Transaction<'_>) -> Result<(), ServiceError> {
+async fn refuse_another(db: Transaction<'_>) -> Result<()> {
     match store::operations::unfinished_maintenance(db).await? {
         None => Ok(()),
-        Some(operation) => Err(ServiceError::Conflict(format!(
+        Some(operation) => Err(conflict!(
             "operation {} ({}) is still running: wait for it, or cancel it",
             operation.id,
             operation.request.kind()
-        ))),
+        )),
     }
 }
 
@@ -222,7 +210,7 @@ pub(in crate::service) async fn refuse_cordoned(
     db: Transaction<'_>,
     name: &DaemonName,
     spec: &DaemonSpec,
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     let maintenance = store::maintenance::get(db).await?;
     cordoned(name, spec, maintenance.as_ref())
 }
@@ -232,7 +220,7 @@ pub(in crate::service) fn cordoned(
     name: &DaemonName,
     spec: &DaemonSpec,
     maintenance: Option<&Maintenance>,
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     refuse_covered(name, spec, maintenance)?;
     if spec.schedulable {
         return Ok(());
@@ -248,7 +236,7 @@ pub(in crate::service) async fn refuse_in_maintenance(
     db: Transaction<'_>,
     name: &DaemonName,
     spec: &DaemonSpec,
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     let maintenance = store::maintenance::get(db).await?;
     refuse_covered(name, spec, maintenance.as_ref())
 }

@@ -27,8 +27,11 @@ use crate::service::change::{Change, ChangeScope};
 use crate::service::daemons::foreign::refuse_held;
 use crate::service::daemons::layout_fit::{DesiredDaemon, fit_layout};
 use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
+use crate::service::error::{Found as _, conflict};
 use crate::service::page::{Page, Paged};
-use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, check_precondition, removed};
+use crate::service::{
+    Backend, Result, Service, ServiceError, WriteOptions, Written, check_precondition, removed,
+};
 use crate::store::{self, transact};
 use crate::supervisor::LONGEST_PATH;
 
@@ -71,7 +74,7 @@ impl Service {
         name: DaemonName,
         spec: DaemonSpec<GpuRef>,
         options: WriteOptions,
-    ) -> Result<Written<DaemonView>, ServiceError> {
+    ) -> Result<Written<DaemonView>> {
         let permit = ctx.require(Right::Administer)?.on(Target::Daemon(name.clone()));
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -93,8 +96,7 @@ impl Service {
                 Ok(before)
             })?;
         let before = changed.value;
-        let daemon =
-            changed.objects.daemons.remove(&name).ok_or_else(|| ServiceError::not_found("daemon", &name))?;
+        let daemon = changed.objects.daemons.remove(&name).found("daemon", &name)?;
         let released =
             daemon.spec.is_observed() && before.as_ref().is_some_and(|before| !before.spec.is_observed());
         if let Some(handle) = backend.parts.fleet.get(&daemon.name).filter(|_| released && !dry_run) {
@@ -116,7 +118,7 @@ impl Service {
         name: DaemonName,
         schedulable: bool,
         options: WriteOptions,
-    ) -> Result<Written<DaemonView>, ServiceError> {
+    ) -> Result<Written<DaemonView>> {
         let permit = ctx.require(Right::Operate)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -131,21 +133,14 @@ impl Service {
                 Ok(())
             }
         )?;
-        let daemon =
-            changed.objects.daemons.remove(&name).ok_or_else(|| ServiceError::not_found("daemon", &name))?;
+        let daemon = changed.objects.daemons.remove(&name).found("daemon", &name)?;
         Ok(Written { value: backend.daemon_view(daemon).await?, created: false })
     }
 
     /// One daemon; with `fresh`, after a new poll.
-    pub async fn daemon(
-        &self,
-        ctx: &RequestContext,
-        name: &DaemonName,
-        fresh: bool,
-    ) -> Result<DaemonView, ServiceError> {
+    pub async fn daemon(&self, ctx: &RequestContext, name: &DaemonName, fresh: bool) -> Result<DaemonView> {
         let backend = self.with(&ctx.require(Right::View)?);
-        let daemon =
-            backend.stored_daemon(name).await?.ok_or_else(|| ServiceError::not_found("daemon", name))?;
+        let daemon = backend.stored_daemon(name).await?.found("daemon", name)?;
         if fresh && let Some(handle) = backend.parts.fleet.get(name) {
             handle.fresh(backend.parts.timeout).await?;
         }
@@ -153,21 +148,13 @@ impl Service {
     }
 
     /// The desired state computed from a daemon's spec and tenants; `None` if it has no driver.
-    pub fn daemon_desired(
-        &self,
-        ctx: &RequestContext,
-        name: &DaemonName,
-    ) -> Result<Option<Desired>, ServiceError> {
+    pub fn daemon_desired(&self, ctx: &RequestContext, name: &DaemonName) -> Result<Option<Desired>> {
         let backend = self.with(&ctx.require(Right::View)?);
         Ok(backend.parts.fleet.get(name).map(|handle| handle.desired()))
     }
 
     /// Daemons by name.
-    pub async fn daemons(
-        &self,
-        ctx: &RequestContext,
-        page: &Page,
-    ) -> Result<Paged<DaemonView>, ServiceError> {
+    pub async fn daemons(&self, ctx: &RequestContext, page: &Page) -> Result<Paged<DaemonView>> {
         let backend = self.with(&ctx.require(Right::View)?);
         page.key::<DaemonName>()?;
         let daemons = backend.stored_daemons().await?;
@@ -194,7 +181,7 @@ impl Service {
         name: DaemonName,
         request: OperationRequest,
         options: WriteOptions,
-    ) -> Result<Operation, ServiceError> {
+    ) -> Result<Operation> {
         // Only an admin changes a daemon's definition, which includes deleting it.
         let right = match request {
             OperationRequest::DeleteDaemon { .. } => Right::Administer,
@@ -223,7 +210,7 @@ impl Backend {
         name: &DaemonName,
         spec: &DaemonSpec,
         gpus: &[Gpu],
-    ) -> Result<Option<String>, ServiceError> {
+    ) -> Result<Option<String>> {
         match spec.management {
             Management::Managed => Box::pin(self.objection_to_manage(name, gpus)).await,
             Management::Observed => Ok(None),
@@ -237,7 +224,7 @@ impl Backend {
         change: &mut Change<'_>,
         written: WrittenDaemon,
         options: &WriteOptions,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         let WrittenDaemon { name, mut spec, objection, in_host_file } = written;
         let current = change.objects.daemons.get(&name).cloned();
         let current = current.as_ref();
@@ -250,7 +237,7 @@ impl Backend {
             change.refuse_in_maintenance(&name, &spec)?;
         }
         if let Some(reason) = objection.filter(|_| current.is_some_and(|daemon| daemon.spec.is_observed())) {
-            return Err(ServiceError::Conflict(format!("daemon {name} cannot be managed: {reason}")));
+            return Err(conflict!("daemon {name} cannot be managed: {reason}"));
         }
         if spec.management == Management::Managed {
             change.refuse_held(&spec.gpus, Some(&name))?;
@@ -270,14 +257,14 @@ impl Backend {
         &self,
         change: &Change<'_>,
         name: &DaemonName,
-    ) -> Result<Result<(), AdmissionError>, ServiceError> {
+    ) -> Result<Result<(), AdmissionError>> {
         let (spec, gpus) = (&change.daemon(name)?.spec, &change.gpus);
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
         Ok(admission::expected_clients_fit(name.as_str(), spec, gpus, ceiling)
             .and_then(|()| admission::admit(name.as_str(), spec, &change.specs_of(name), gpus, ceiling)))
     }
 
-    pub(super) async fn daemon_view(&self, daemon: Daemon) -> Result<DaemonView, ServiceError> {
+    pub(super) async fn daemon_view(&self, daemon: Daemon) -> Result<DaemonView> {
         let mut status = self.parts.fleet.get(&daemon.name).map(|handle| handle.status());
         if let Some(status) = &mut status {
             status.provisioning = self.provisioning_of(&daemon).await?;
@@ -304,17 +291,17 @@ impl Backend {
     }
 
     /// Refuses a name whose pipe directory would be too long for sockets.
-    pub(in crate::service) fn check_name_fits(&self, name: &DaemonName) -> Result<(), ServiceError> {
+    pub(in crate::service) fn check_name_fits(&self, name: &DaemonName) -> Result<()> {
         let pipe = self.parts.fleet.context().pipe_directory(name);
         let length = pipe.as_os_str().len();
         if length <= LONGEST_PATH {
             return Ok(());
         }
-        Err(ServiceError::Conflict(format!(
+        Err(conflict!(
             "the pipe directory {} would have {length} bytes, and the path of a socket leaves room for {LONGEST_PATH}: \
              choose a shorter name, or serve with a shorter --runtime-dir",
             pipe.display()
-        )))
+        ))
     }
 
     /// Requests an operation on a daemon for a caller whose right was already checked.
@@ -324,16 +311,14 @@ impl Backend {
         name: DaemonName,
         request: OperationRequest,
         options: WriteOptions,
-    ) -> Result<Operation, ServiceError> {
+    ) -> Result<Operation> {
         self.refuse_read_only().await?;
         if let OperationRequest::DrainDaemon { timeout_s, .. } = request {
             checked_drain(timeout_s)?;
         }
         let precondition = options.clone();
         transact!(self, request_operation(permit, options), |db, _| {
-            let daemon = store::daemons::get(&mut *db, &name)
-                .await?
-                .ok_or_else(|| ServiceError::not_found("daemon", &name))?;
+            let daemon = store::daemons::get(&mut *db, &name).await?.found("daemon", &name)?;
             check_precondition(&precondition, Some(daemon.revision))?;
             refuse_observed(&mut *db, &daemon, &request).await?;
             if matches!(request, OperationRequest::DeleteDaemon { .. }) {
@@ -357,7 +342,7 @@ impl Backend {
     }
 
     /// Checks that the store can be read.
-    pub async fn check_store(&self) -> Result<(), ServiceError> {
+    pub async fn check_store(&self) -> Result<()> {
         store::daemons::page(&mut *self.parts.store.read().await?, "", 1).await?;
         Ok(())
     }
@@ -365,16 +350,11 @@ impl Backend {
     /// The daemons that have not reached their desired state, with their phase; all or one of them.
     ///
     /// A stored daemon without a driver, as when its GPUs are gone, has an unknown phase and is never ready.
-    pub async fn not_ready(
-        &self,
-        one: Option<&DaemonName>,
-    ) -> Result<Vec<(DaemonName, Phase)>, ServiceError> {
+    pub async fn not_ready(&self, one: Option<&DaemonName>) -> Result<Vec<(DaemonName, Phase)>> {
         let stored = self.stored_daemons().await?;
         let mut names = stored.iter().map(|daemon| daemon.name.clone());
         let names: Vec<DaemonName> = match one {
-            Some(name) => vec![
-                names.find(|known| known == name).ok_or_else(|| ServiceError::not_found("daemon", name))?,
-            ],
+            Some(name) => vec![names.find(|known| known == name).found("daemon", name)?],
             None => names.collect(),
         };
         let mut phases: std::collections::BTreeMap<_, _> = self.parts.fleet.not_ready().into_iter().collect();
@@ -388,7 +368,7 @@ impl Backend {
 }
 
 /// Refuses a GPU in MIG mode; a daemon whose GPU was switched to MIG mode later may still be changed.
-fn refuse_mig(spec: &DaemonSpec, current: Option<&Daemon>, gpus: &[Gpu]) -> Result<(), ServiceError> {
+fn refuse_mig(spec: &DaemonSpec, current: Option<&Daemon>, gpus: &[Gpu]) -> Result<()> {
     let taken = spec.gpus.iter().filter(|uuid| current.is_none_or(|daemon| !daemon.spec.gpus.contains(uuid)));
     let mut described = taken.filter_map(|uuid| gpus.iter().find(|gpu| gpu.uuid == *uuid));
     described.try_for_each(refuse_mig_mode)
@@ -401,42 +381,36 @@ fn refuse_unsupported(
     spec: &DaemonSpec,
     current: Option<&Daemon>,
     (lacks_static, lacks_multi_user): (Option<String>, Option<String>),
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     let begins = |has: fn(&DaemonSpec) -> bool| has(spec) && current.is_none_or(|daemon| !has(&daemon.spec));
     if let Some(reason) = lacks_static.filter(|_| begins(|spec| spec.mode == Mode::Static)) {
-        return Err(ServiceError::Conflict(format!(
-            "daemon {name} cannot be in static mode: {reason}, or leave its mode shared"
-        )));
+        return Err(conflict!("daemon {name} cannot be in static mode: {reason}, or leave its mode shared"));
     }
     if let Some(reason) = lacks_multi_user.filter(|_| begins(|spec| spec.multi_user)) {
-        return Err(ServiceError::Conflict(format!(
-            "daemon {name} cannot have multi_user: {reason}, or leave multi_user out"
-        )));
+        return Err(conflict!("daemon {name} cannot have multi_user: {reason}, or leave multi_user out"));
     }
     Ok(())
 }
 
 /// Refuses a GPU in MIG mode.
-pub(super) fn refuse_mig_mode(gpu: &Gpu) -> Result<(), ServiceError> {
+pub(super) fn refuse_mig_mode(gpu: &Gpu) -> Result<()> {
     if gpu.mig_enabled {
-        return Err(ServiceError::Conflict(format!(
+        return Err(conflict!(
             "GPU {} ({}) is in MIG mode, which this manager lists and does not manage: choose another GPU, or switch MIG \
              mode off (nvidia-smi -mig 0)",
-            gpu.index, gpu.uuid
-        )));
+            gpu.index,
+            gpu.uuid
+        ));
     }
     Ok(())
 }
 
-pub(super) fn refuse_with_tenants(name: &DaemonName, tenants: &[Tenant]) -> Result<(), ServiceError> {
+pub(super) fn refuse_with_tenants(name: &DaemonName, tenants: &[Tenant]) -> Result<()> {
     if tenants.is_empty() {
         return Ok(());
     }
     let names: Vec<String> = tenants.iter().map(|tenant| tenant.name.to_string()).collect();
-    Err(ServiceError::Conflict(format!(
-        "daemon {name} serves the tenants {}: delete or move them first",
-        names.join(", ")
-    )))
+    Err(conflict!("daemon {name} serves the tenants {}: delete or move them first", names.join(", ")))
 }
 
 /// Refuses to change a daemon that is only observed.
@@ -444,7 +418,7 @@ async fn refuse_observed(
     db: store::Transaction<'_>,
     daemon: &Daemon,
     request: &OperationRequest,
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     if daemon.spec.management == Management::Managed {
         return Ok(());
     }

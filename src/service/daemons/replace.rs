@@ -11,7 +11,8 @@ use crate::service::access::context::RequestContext;
 use crate::service::change::{Change, ChangeScope, Changed};
 use crate::service::daemons::adoption::refuse_while_operated;
 use crate::service::daemons::{DaemonView, refuse_mig_mode};
-use crate::service::{Service, ServiceError, WriteOptions};
+use crate::service::error::{Found as _, conflict};
+use crate::service::{Result, Service, ServiceError, WriteOptions};
 use crate::store::{self, transact};
 
 /// The GPU that replaces the missing one.
@@ -43,17 +44,17 @@ impl Service {
         old: String,
         request: ReplaceRequest,
         options: WriteOptions,
-    ) -> Result<Replacement, ServiceError> {
+    ) -> Result<Replacement> {
         let permit = ctx.require(Right::Administer)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         let missing = self.gpu(ctx, &old).await?;
         let old = missing.uuid;
         if missing.present {
-            return Err(ServiceError::Conflict(format!(
+            return Err(conflict!(
                 "{old} is still in this host: only a missing GPU can be replaced; to use another, change the gpus of \
                  its daemon"
-            )));
+            ));
         }
         let gpus = backend.gpus().await?;
         let new = replacement(&request, &gpus)?.clone();
@@ -62,8 +63,7 @@ impl Service {
         let (replaced, with) = (old.clone(), new.uuid.clone());
         let changed = transact!(backend, change(&permit, ChangeScope::Whole, dry_run), |change| {
             let name = change.objects.holder(&old).cloned();
-            let name = name
-                .ok_or_else(|| ServiceError::NotFound { kind: "daemon with GPU", name: old.to_string() })?;
+            let name = name.found("daemon with GPU", &old)?;
             refuse_while_operated(&mut *change.db, &name).await?;
             let mut either = change.daemon(&name)?.spec.clone();
             either.gpus = vec![old.clone(), new.uuid.clone()];
@@ -75,7 +75,7 @@ impl Service {
             Ok((name, tenants))
         })?;
         let Changed { value: (name, tenants), mut objects, .. } = changed;
-        let daemon = objects.daemons.remove(&name).ok_or_else(|| ServiceError::not_found("daemon", &name))?;
+        let daemon = objects.daemons.remove(&name).found("daemon", &name)?;
         if !dry_run {
             tracing::info!(%replaced, %with, daemon = %name, "a missing GPU was replaced");
         }
@@ -84,13 +84,10 @@ impl Service {
 }
 
 /// The replacing GPU.
-fn replacement<'g>(request: &ReplaceRequest, gpus: &'g [Gpu]) -> Result<&'g Gpu, ServiceError> {
+fn replacement<'g>(request: &ReplaceRequest, gpus: &'g [Gpu]) -> Result<&'g Gpu> {
     let gpu = request.with.resolve(gpus).map_err(|error| ServiceError::field("/with", error.to_string()))?;
     if !gpu.present {
-        return Err(ServiceError::Conflict(format!(
-            "{} is missing too: choose one that is present",
-            gpu.uuid
-        )));
+        return Err(conflict!("{} is missing too: choose one that is present", gpu.uuid));
     }
     refuse_mig_mode(gpu)?;
     Ok(gpu)
@@ -102,7 +99,7 @@ async fn exchange(
     name: &DaemonName,
     (old, new): (&GpuUuid, &GpuUuid),
     ceiling: u32,
-) -> Result<Vec<TenantName>, ServiceError> {
+) -> Result<Vec<TenantName>> {
     let gpus = change.gpus.clone();
     let place = |list: &[GpuUuid]| in_its_place(list, old, new, &gpus);
     let mut spec = change.daemon(name)?.spec.clone();
@@ -117,10 +114,10 @@ async fn exchange(
         if layout.gpu_map != held {
             let content = store::layouts::content(&mut *change.db, layout).await?;
             map_roles(&content, &layout.gpu_map, &spec.gpus, &gpus).map_err(|error| {
-                ServiceError::Conflict(format!(
+                conflict!(
                     "layout {} of daemon {name} cannot be put on {new}: {error}. Choose another, or apply another layout first",
                     layout.version_ref()
-                ))
+                )
             })?;
             // Another die may give other IDs; those given now are recorded from then on.
             store::layouts::put_applied(&mut *change.db, name, None, change.now).await?;

@@ -22,7 +22,7 @@ use crate::domain::{DaemonName, GpuUuid, shares};
 use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
 use crate::service::access::context::RequestContext;
-use crate::service::{Backend, Service, ServiceError, unavailable};
+use crate::service::{Backend, Result, Service, ServiceError, unavailable};
 use crate::store;
 use crate::supervisor::is_server;
 
@@ -236,7 +236,7 @@ impl TenantLimits {
 
 impl Service {
     /// The host.
-    pub async fn host(&self, ctx: &RequestContext) -> Result<HostView, ServiceError> {
+    pub async fn host(&self, ctx: &RequestContext) -> Result<HostView> {
         let backend = self.with(&ctx.require(Right::View)?);
         let (driver, gpus) =
             backend.query_inventory(|inventory| (inventory.known_driver(), inventory.known_gpus())).await?;
@@ -271,7 +271,7 @@ impl Service {
     }
 
     /// All GPUs in PCI order, with missing ones that a daemon has; those without an index come last.
-    pub async fn gpu_views(&self, ctx: &RequestContext) -> Result<Vec<GpuView>, ServiceError> {
+    pub async fn gpu_views(&self, ctx: &RequestContext) -> Result<Vec<GpuView>> {
         let backend = self.with(&ctx.require(Right::View)?);
         let known = backend.seen_gpus().await?;
         let held = store::gpus::held(&mut *backend.parts.store.read().await?).await?;
@@ -289,7 +289,7 @@ impl Service {
     }
 
     /// One GPU by UUID, unique prefix, index or PCI address.
-    pub async fn gpu(&self, ctx: &RequestContext, name: &str) -> Result<GpuView, ServiceError> {
+    pub async fn gpu(&self, ctx: &RequestContext, name: &str) -> Result<GpuView> {
         let backend = self.with(&ctx.require(Right::View)?);
         let not_found = || ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
         let gpus = backend.seen_gpus().await?;
@@ -334,18 +334,18 @@ impl Backend {
     }
 
     /// The GPUs as the driver reports them now, and missing ones that a daemon has.
-    async fn seen_gpus(&self) -> Result<Vec<Gpu>, ServiceError> {
+    async fn seen_gpus(&self) -> Result<Vec<Gpu>> {
         let present = self.present_gpus().await?;
         Ok(store::gpus::all(&mut *self.parts.store.read().await?, present).await?)
     }
 
     /// The daemons and tenants from which reserved memory is computed.
-    async fn tenant_limits(&self) -> Result<TenantLimits, ServiceError> {
+    async fn tenant_limits(&self) -> Result<TenantLimits> {
         let daemons = self.stored_daemons().await?;
         Ok(TenantLimits { daemons, tenants: self.stored_tenants().await? })
     }
 
-    async fn gpu_view(&self, gpu: &Gpu, limits: &TenantLimits) -> Result<GpuView, ServiceError> {
+    async fn gpu_view(&self, gpu: &Gpu, limits: &TenantLimits) -> Result<GpuView> {
         let holder = limits.holder(&gpu.uuid);
         let (memory_limits, tenants_without_limit) = holder.map_or((0, 0), |daemon| limits.of(daemon, gpu));
         Ok(GpuView {
@@ -373,7 +373,7 @@ impl Backend {
     }
 
     /// Returns the view of a GPU that was never seen: only its daemon is known.
-    async fn never_seen(&self, uuid: GpuUuid) -> Result<GpuView, ServiceError> {
+    async fn never_seen(&self, uuid: GpuUuid) -> Result<GpuView> {
         let daemon = store::daemons::holder(&mut *self.parts.store.read().await?, &uuid).await?;
         Ok(GpuView {
             uuid,
@@ -397,7 +397,7 @@ impl Backend {
     }
 
     /// The processes on a GPU; `None` if the driver does not report them, so that one GPU does not hide the others.
-    async fn processes_on(&self, gpu: &GpuUuid) -> Result<Option<Vec<GpuProcessView>>, ServiceError> {
+    async fn processes_on(&self, gpu: &GpuUuid) -> Result<Option<Vec<GpuProcessView>>> {
         let uuid = gpu.clone();
         let processes = match self.query_inventory(move |inventory| inventory.processes(&uuid)).await? {
             Ok(processes) => processes,

@@ -9,22 +9,21 @@ use crate::domain::operation::{Operation, OperationFilter, OperationRequest, Ope
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::access::idempotency::once;
 use crate::service::access::redaction::Redact as _;
+use crate::service::error::Found as _;
 use crate::service::page::{Page, Paged};
-use crate::service::{Backend, Service, ServiceError, WriteOptions, transaction_end};
+use crate::service::{Backend, Result, Service, ServiceError, WriteOptions, transaction_end};
 use crate::store::{self, Transaction, transact};
 
 impl Service {
     /// One operation with its journal.
-    pub async fn operation(&self, ctx: &RequestContext, id: Uuid) -> Result<Operation, ServiceError> {
+    pub async fn operation(&self, ctx: &RequestContext, id: Uuid) -> Result<Operation> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let mut reader = backend.parts.store.read().await?;
         // A tenant user sees only the operations it requested itself.
         if !ctx.actor.sees(store::operations::tenant(&mut reader, id).await?.as_ref()) {
             return Err(ServiceError::not_found("operation", &id));
         }
-        let operation = store::operations::get(&mut reader, id)
-            .await?
-            .ok_or_else(|| ServiceError::not_found("operation", &id))?;
+        let operation = store::operations::get(&mut reader, id).await?.found("operation", &id)?;
         Ok(operation.redacted_for(&ctx.actor))
     }
 
@@ -34,7 +33,7 @@ impl Service {
         ctx: &RequestContext,
         filter: &OperationFilter,
         page: &Page,
-    ) -> Result<Paged<Operation>, ServiceError> {
+    ) -> Result<Paged<Operation>> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let before = page.key::<Uuid>()?.map(|id| id.to_string());
         let mut reader = backend.parts.store.read().await?;
@@ -52,7 +51,7 @@ impl Service {
         ctx: &RequestContext,
         id: Uuid,
         options: WriteOptions,
-    ) -> Result<Operation, ServiceError> {
+    ) -> Result<Operation> {
         let permit = ctx.require(Right::Operate)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -65,13 +64,9 @@ impl Service {
                 store::operations::stop_requested(&mut *db, id, by, now).await?;
             } else {
                 let operation = store::operations::get(db, id).await?;
-                return Err(not_cancellable(
-                    &operation.ok_or_else(|| ServiceError::not_found("operation", &id))?,
-                ));
+                return Err(not_cancellable(&operation.found("operation", &id)?));
             }
-            let operation = store::operations::get(db, id)
-                .await?
-                .ok_or_else(|| ServiceError::not_found("operation", &id))?;
+            let operation = store::operations::get(db, id).await?.found("operation", &id)?;
             Ok((operation, transaction_end(&options)))
         })?;
         if !dry_run {
@@ -95,11 +90,10 @@ impl Backend {
         request: impl for<'c> FnOnce(
             Transaction<'c>,
             Uuid,
-        )
-            -> BoxFuture<'c, Result<(OperationRequest, Vec<DaemonName>), ServiceError>>
+        ) -> BoxFuture<'c, Result<(OperationRequest, Vec<DaemonName>)>>
         + Send
         + 'static,
-    ) -> Result<Operation, ServiceError> {
+    ) -> Result<Operation> {
         let clock = self.parts.clock;
         let (ctx, id) = (permit.ctx(), clock.new_id());
         let (by, key) = (ctx.cause(), ctx.idempotency.clone());

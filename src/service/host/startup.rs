@@ -16,9 +16,10 @@ use crate::domain::gpu::Gpu;
 use crate::domain::health::{FaultReport, HostFault};
 use crate::domain::incident::{IncidentKind, IncidentTopic};
 use crate::service::access::context::{Permit, RequestContext};
+use crate::service::error::field;
 use crate::service::events::writer;
 use crate::service::host::{HostView, ReadOnly};
-use crate::service::{Backend, Service, ServiceError};
+use crate::service::{Backend, Result, Service, ServiceError};
 use crate::store::audit::AuditResult;
 use crate::store::{self, StoreError, TransactionEnd, transact};
 use crate::supervisor::{GpuPresence, OpenReports, RememberedDaemon};
@@ -49,7 +50,7 @@ impl Service {
         ctx: &RequestContext,
         request: ConfirmRequest,
         dry_run: bool,
-    ) -> Result<HostView, ServiceError> {
+    ) -> Result<HostView> {
         let permit = ctx.require(Right::Administer)?;
         let backend = self.with(&permit);
         if backend.parts.waiting_for_driver.is_some() {
@@ -59,12 +60,10 @@ impl Service {
         }
         let here = &backend.parts.machine_id;
         if request.machine_id != *here {
-            return Err(ServiceError::field(
+            return Err(field!(
                 "/machine_id",
-                format!(
-                    "{:?} is not the ID of this machine, which is {here}: check that this is the intended manager",
-                    request.machine_id.chars().take(80).collect::<String>()
-                ),
+                "{:?} is not the ID of this machine, which is {here}: check that this is the intended manager",
+                request.machine_id.chars().take(80).collect::<String>()
             ));
         }
         if dry_run {
@@ -129,7 +128,7 @@ impl Backend {
     }
 
     /// Returns the reason why the host is read-only; `None` if it is not.
-    pub async fn read_only(&self) -> Result<Option<ReadOnly>, ServiceError> {
+    pub async fn read_only(&self) -> Result<Option<ReadOnly>> {
         if self.initialized.is_done() {
             return Ok(None);
         }
@@ -161,7 +160,7 @@ impl Backend {
     }
 
     /// Refuses while the database belongs to another machine, or the driver is waited for.
-    pub(in crate::service) async fn refuse_read_only(&self) -> Result<(), ServiceError> {
+    pub(in crate::service) async fn refuse_read_only(&self) -> Result<()> {
         match self.read_only().await? {
             None => Ok(()),
             Some(ReadOnly { reason, .. }) => Err(ServiceError::ReadOnly(reason)),
@@ -169,12 +168,12 @@ impl Backend {
     }
 
     /// Refuses while the database belongs to another machine. Who may use the manager can be changed before the driver is here.
-    pub(in crate::service) async fn refuse_sealed(&self) -> Result<(), ServiceError> {
+    pub(in crate::service) async fn refuse_sealed(&self) -> Result<()> {
         if self.parts.store.is_sealed() { self.refuse_read_only().await } else { Ok(()) }
     }
 
     /// Accepts the database as it is although rows are missing from its audit log.
-    async fn accept_loss(&self, permit: &Permit) -> Result<(), ServiceError> {
+    async fn accept_loss(&self, permit: &Permit) -> Result<()> {
         if !self.parts.health.has(HostFault::AuditTruncated) {
             return Ok(());
         }

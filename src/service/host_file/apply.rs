@@ -16,8 +16,9 @@ use crate::service::access::audit_log::layout_on_record;
 use crate::service::access::context::Permit;
 use crate::service::change::{Change, ChangeScope};
 use crate::service::daemons::WrittenDaemon;
+use crate::service::error::conflict;
 use crate::service::layouts::{may_change, put_if_new};
-use crate::service::{Backend, ServiceError, WriteOptions};
+use crate::service::{Backend, Result, WriteOptions};
 use crate::store::layouts::NewVersion;
 use crate::store::{self, transact};
 
@@ -41,7 +42,7 @@ impl Backend {
         compared: Compared,
         checked: Checked,
         dry_run: bool,
-    ) -> Result<Option<Operation>, ServiceError> {
+    ) -> Result<Option<Operation>> {
         let (author, id) = (permit.ctx().actor.subject.to_string(), permit.ctx().clock.new_id());
         let (service, file) = (Arc::clone(self), file.clone());
         let written = transact!(self, change(permit, ChangeScope::Whole, dry_run), |change| {
@@ -67,7 +68,7 @@ impl Backend {
 impl Compared {
     /// Returns the comparison as it is in this transaction, if it and the checks made outside still hold: the same changes of the same daemons
     /// and layouts. Objects that the file leaves alone may have been created, changed or deleted meanwhile.
-    async fn again(self, change: &mut Change<'_>, file: &HostFile) -> Result<Option<Self>, ServiceError> {
+    async fn again(self, change: &mut Change<'_>, file: &HostFile) -> Result<Option<Self>> {
         let objects = change.objects.clone();
         let now = stored::with_layouts(&mut *change.db, objects, Some(file)).await?;
         if now == self.stored {
@@ -81,12 +82,12 @@ impl Compared {
 
 impl Writing<'_, '_> {
     /// Writes everything that can be written at once, and returns the request of the operation that does the rest.
-    async fn write(&mut self) -> Result<OperationRequest, ServiceError> {
+    async fn write(&mut self) -> Result<OperationRequest> {
         if let Some(other) = store::operations::unfinished_of_kind(&mut *self.change.db, "apply_spec").await?
         {
-            return Err(ServiceError::Conflict(format!(
+            return Err(conflict!(
                 "operation {other} is applying a host file: wait for it, and compare this file again"
-            )));
+            ));
         }
         self.delete_tenants().await?;
         self.write_layouts().await?;
@@ -98,7 +99,7 @@ impl Writing<'_, '_> {
         Ok(request)
     }
 
-    async fn delete_tenants(&mut self) -> Result<(), ServiceError> {
+    async fn delete_tenants(&mut self) -> Result<()> {
         for name in self.compared.stored.tenants.keys() {
             if self.compared.deletes(HostObjectKind::Tenant, name.as_str()) {
                 let removed = self.service.remove_tenant(self.change, name).await;
@@ -108,7 +109,7 @@ impl Writing<'_, '_> {
         Ok(())
     }
 
-    async fn write_layouts(&mut self) -> Result<(), ServiceError> {
+    async fn write_layouts(&mut self) -> Result<()> {
         for (name, (layout, note)) in &self.compared.spec.layouts {
             if !self.compared.writes(HostObjectKind::Layout, name.as_str()) {
                 continue;
@@ -142,7 +143,7 @@ impl Writing<'_, '_> {
         Some(DaemonSpec { layout, ..spec.clone() })
     }
 
-    async fn write_daemons(&mut self) -> Result<(), ServiceError> {
+    async fn write_daemons(&mut self) -> Result<()> {
         let bound =
             self.compared.changed(HostObjectKind::Binding).filter_map(|change| change.name.parse().ok());
         let names: BTreeSet<DaemonName> = self.compared.spec.daemons.keys().cloned().chain(bound).collect();
@@ -163,7 +164,7 @@ impl Writing<'_, '_> {
 
     /// Releases the GPUs of daemons that give some up, so that others can get them whatever the order of the writes. A pruned daemon stops
     /// at once, and the operation deletes it; the driver of a daemon waits until no other daemon serves its GPUs.
-    async fn release_gpus(&mut self) -> Result<(), ServiceError> {
+    async fn release_gpus(&mut self) -> Result<()> {
         for (name, before) in self.compared.stored.daemons.clone() {
             if before.is_observed() {
                 continue;
@@ -189,7 +190,7 @@ impl Writing<'_, '_> {
             && managed.any(|spec| spec.gpus.iter().any(|gpu| before.gpus.contains(gpu)))
     }
 
-    async fn write_tenants(&mut self) -> Result<(), ServiceError> {
+    async fn write_tenants(&mut self) -> Result<()> {
         for (name, spec) in self.compared.spec.tenants.clone() {
             if !self.compared.writes(HostObjectKind::Tenant, name.as_str()) {
                 continue;
@@ -206,7 +207,7 @@ impl Writing<'_, '_> {
     }
 
     /// Checks that each daemon can hold its tenants, once all of them are written.
-    fn admit(&mut self) -> Result<(), ServiceError> {
+    fn admit(&mut self) -> Result<()> {
         for name in self.change.concerned() {
             if let Err(refusal) = self.service.admit_tenants(self.change, &name)? {
                 self.faults.conflict(format!("/daemons/{name}"), refusal.detail);
@@ -217,7 +218,7 @@ impl Writing<'_, '_> {
 
     /// Builds the request of the operation that does the rest: it applies layouts to running daemons, and deletes objects that can only go
     /// once they are stopped or unused.
-    async fn what_follows(&mut self) -> Result<OperationRequest, ServiceError> {
+    async fn what_follows(&mut self) -> Result<OperationRequest> {
         let mut layouts = Vec::new();
         for name in self.checked.applied_later.clone() {
             let Some(active) = self.compared.spec.bindings.get(&name) else { continue };
@@ -266,7 +267,7 @@ impl Writing<'_, '_> {
     }
 
     /// Deletes the layouts that are unused; returns those that a daemon has until it gets another one or is deleted.
-    async fn delete_layouts(&mut self) -> Result<Vec<LayoutName>, ServiceError> {
+    async fn delete_layouts(&mut self) -> Result<Vec<LayoutName>> {
         let mut later = Vec::new();
         let deleted = self.compared.changed(HostObjectKind::Layout);
         let deleted = deleted.filter(|change| change.action == HostChangeAction::Delete);

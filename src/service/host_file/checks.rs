@@ -12,7 +12,7 @@ use crate::domain::layout::active::ActiveLayout;
 use crate::domain::{DaemonName, GpuUuid, LayoutName};
 use crate::service::daemons::layout_fit::refuse_strategy;
 use crate::service::layouts::Projected;
-use crate::service::{Backend, ServiceError};
+use crate::service::{Backend, Result, ServiceError};
 use crate::store;
 
 /// Results of the checks that the transaction needs.
@@ -70,7 +70,7 @@ impl Compared {
 
 impl Backend {
     /// Refuses a file that the host cannot follow as its processes are now.
-    pub(super) async fn check_host(&self, compared: &Compared) -> Result<Checked, ServiceError> {
+    pub(super) async fn check_host(&self, compared: &Compared) -> Result<Checked> {
         let mut faults = Faults::default();
         let mut checked = Checked::default();
         for (name, spec) in &compared.spec.daemons {
@@ -117,7 +117,7 @@ impl Backend {
         Ok(checked)
     }
 
-    async fn check_tenants(&self, faults: &mut Faults, compared: &Compared) -> Result<(), ServiceError> {
+    async fn check_tenants(&self, faults: &mut Faults, compared: &Compared) -> Result<()> {
         let mut reached: BTreeMap<(DaemonName, bool, u32), Result<(), String>> = BTreeMap::new();
         for (name, spec) in &compared.spec.tenants {
             if !compared.writes(HostObjectKind::Tenant, name.as_str()) {
@@ -151,7 +151,7 @@ impl Backend {
         compared: &Compared,
         name: &DaemonName,
         active: &ActiveLayout,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         let layout = compared.spec.layouts.get(&active.name).map(|(layout, _)| layout);
         let content = layout.filter(|_| compared.stored.content(&active.version_ref()).is_none());
         let Some(layout) = content.or_else(|| compared.stored.content(&active.version_ref())).cloned() else {
@@ -202,7 +202,7 @@ impl Backend {
         place: &str,
         active: &ActiveLayout,
         layout: &Layout,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         let census = store::probe_results::chunks(&mut *self.parts.store.read().await?).await?;
         let mut counted: BTreeMap<GpuUuid, u32> =
             census.into_iter().map(|(gpu, census)| (gpu, census.chunks)).collect();

@@ -3,7 +3,7 @@
 use crate::domain::count::counted;
 use crate::domain::host_file::FileErrors;
 use crate::domain::layout::Invalid;
-use crate::service::{FieldError, ServiceError};
+use crate::service::{FieldError, Result, ServiceError};
 
 /// Faults, and whether one of them is a conflict with the host and not an invalid file.
 #[derive(Default)]
@@ -30,11 +30,7 @@ impl Faults {
     }
 
     /// Keeps a result; a refusal becomes a fault of this part of the file, and anything else is passed on.
-    pub(super) fn keep<T>(
-        &mut self,
-        within: &str,
-        result: Result<T, ServiceError>,
-    ) -> Result<Option<T>, ServiceError> {
+    pub(super) fn keep<T>(&mut self, within: &str, result: Result<T>) -> Result<Option<T>> {
         let error = match result {
             Ok(value) => return Ok(Some(value)),
             Err(error) => error,
@@ -72,7 +68,7 @@ impl Faults {
     }
 
     /// Refuses the file if anything was found.
-    pub(super) fn check(self) -> Result<(), ServiceError> {
+    pub(super) fn check(self) -> Result<()> {
         if self.is_empty() { Ok(()) } else { Err(self.refusal()) }
     }
 }

@@ -20,8 +20,9 @@ use crate::domain::layout::Invalid;
 use crate::domain::layout::text::LayoutFormat;
 use crate::domain::operation::Operation;
 use crate::service::access::context::RequestContext;
+use crate::service::error::conflict;
 use crate::service::host_file::faults::Faults;
-use crate::service::{Backend, FieldError, Service, ServiceError, WriteOptions};
+use crate::service::{Backend, FieldError, Result, Service, ServiceError, WriteOptions};
 
 /// Maximum number of comparisons of a file whose objects others change at the same time, before it is refused.
 const COMPARISONS: u32 = 5;
@@ -69,12 +70,7 @@ struct Compared {
 
 impl Compared {
     /// Reads a file for a host, and finds what it changes there.
-    fn of(
-        file: &HostFile,
-        stored: StoredHost,
-        gpus: &[Gpu],
-        file_options: HostFileOptions,
-    ) -> Result<Self, ServiceError> {
+    fn of(file: &HostFile, stored: StoredHost, gpus: &[Gpu], file_options: HostFileOptions) -> Result<Self> {
         let prune = file_options.prune;
         let mut spec =
             resolve(file, &stored, gpus, prune).map_err(|errors| Faults::of_host(errors).refusal())?;
@@ -89,7 +85,7 @@ impl Compared {
 
 impl Service {
     /// Returns the objects of the host as a host file.
-    pub async fn host_spec(&self, ctx: &RequestContext) -> Result<HostFileView, ServiceError> {
+    pub async fn host_spec(&self, ctx: &RequestContext) -> Result<HostFileView> {
         let backend = self.with(&ctx.require(Right::View)?);
         let gpus = backend.held_gpus().await?;
         let stored = stored::load(&mut *backend.parts.store.read().await?, None).await?;
@@ -107,7 +103,7 @@ impl Service {
         file: HostFile,
         file_options: HostFileOptions,
         options: WriteOptions,
-    ) -> Result<AppliedHostFile, ServiceError> {
+    ) -> Result<AppliedHostFile> {
         let permit = ctx.require(Right::Administer)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -131,10 +127,10 @@ impl Service {
                 return Ok(AppliedHostFile { changes, warnings, operation, tag });
             }
         }
-        Err(ServiceError::Conflict(format!(
+        Err(conflict!(
             "what the file is about was changed {COMPARISONS} times while the file was compared with it, and nothing was written: try \
              again once the other writes are done"
-        )))
+        ))
     }
 }
 
@@ -144,7 +140,7 @@ pub fn refused_file(errors: Vec<Invalid>) -> ServiceError {
 }
 
 /// Refuses a write whose entity tag is not the present one.
-fn check_tag(options: &WriteOptions, tags: [&str; 2]) -> Result<(), ServiceError> {
+fn check_tag(options: &WriteOptions, tags: [&str; 2]) -> Result<()> {
     if options.must_be_new {
         return Err(ServiceError::PreconditionFailed(
             "a host is always there, and If-None-Match: * was given".into(),

@@ -22,7 +22,8 @@ use crate::operations::OutlookError;
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::layout_fit::{refuse_mode, refuse_strategy};
 use crate::service::daemons::maintenance::refuse_in_maintenance;
-use crate::service::{Backend, FieldError, Service, ServiceError, WriteOptions};
+use crate::service::error::{Found as _, conflict};
+use crate::service::{Backend, FieldError, Result, Service, ServiceError, WriteOptions};
 use crate::store::{self, layouts::NewVersion, transact};
 
 /// A daemon, and the mapping of a layout to its GPUs.
@@ -111,7 +112,7 @@ impl OwnedVersion {
         name: &LayoutName,
         known: u32,
         clock: Clock,
-    ) -> Result<u32, ServiceError> {
+    ) -> Result<u32> {
         let wanted = VersionRef { name: name.clone(), version: known };
         let found = store::layouts::version(&mut *db, &wanted).await?;
         if found.is_some_and(|found| found.layout == self.layout) {
@@ -141,7 +142,7 @@ impl Service {
         ctx: &RequestContext,
         name: &LayoutName,
         target: &LayoutTarget,
-    ) -> Result<LayoutPlan, ServiceError> {
+    ) -> Result<LayoutPlan> {
         let backend = self.with(&ctx.require(Right::View)?);
         let projected = backend.projected(name, target).await?;
         backend.plan_of(&projected).await
@@ -153,7 +154,7 @@ impl Service {
         ctx: &RequestContext,
         name: &LayoutName,
         target: &LayoutTarget,
-    ) -> Result<Assertion, ServiceError> {
+    ) -> Result<Assertion> {
         let backend = self.with(&ctx.require(Right::View)?);
         let Projected { daemon, active, layout } = backend.projected(name, target).await?;
         let timeout = backend.parts.timeout;
@@ -192,7 +193,7 @@ impl Service {
         name: LayoutName,
         request: ApplyRequest,
         options: WriteOptions,
-    ) -> Result<Operation, ServiceError> {
+    ) -> Result<Operation> {
         let permit = ctx.require(Right::Operate)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -232,7 +233,7 @@ impl Backend {
         mut request: OperationRequest,
         new: Option<OwnedVersion>,
         options: WriteOptions,
-    ) -> Result<Operation, ServiceError> {
+    ) -> Result<Operation> {
         let clock = self.parts.clock;
         transact!(self, request_operation(permit, options), |db, _| {
             may_change(&mut *db, &name, &request).await?;
@@ -244,10 +245,7 @@ impl Backend {
     }
 
     /// Plans a layout for its daemon on a fresh poll, with the processes that have to move.
-    pub(in crate::service) async fn plan_of(
-        &self,
-        projected: &Projected,
-    ) -> Result<LayoutPlan, ServiceError> {
+    pub(in crate::service) async fn plan_of(&self, projected: &Projected) -> Result<LayoutPlan> {
         let Projected { daemon, active, layout } = projected;
         let plan = self.parts.engine.layout_plan(&daemon.name, active, layout, self.parts.timeout).await?;
         let status = self.parts.fleet.get(&daemon.name).and_then(|handle| handle.observed().status.layout);
@@ -267,10 +265,10 @@ impl Backend {
         &self,
         name: &LayoutName,
         target: &LayoutTarget,
-    ) -> Result<Projected, ServiceError> {
+    ) -> Result<Projected> {
         let mut reader = self.parts.store.read().await?;
         let daemon = store::daemons::get(&mut reader, &target.daemon).await?;
-        let daemon = daemon.ok_or_else(|| ServiceError::not_found("daemon", &target.daemon))?;
+        let daemon = daemon.found("daemon", &target.daemon)?;
         let newest = store::layouts::newest(&mut reader, name).await?;
         let (version, layout) = match (&target.layout, target.version) {
             (Some(_), Some(_)) => {
@@ -291,7 +289,7 @@ impl Backend {
                 (next, layout.clone())
             }
             (None, None) => {
-                let newest = newest.ok_or_else(|| ServiceError::not_found("layout", name))?;
+                let newest = newest.found("layout", name)?;
                 (newest.version, newest.layout)
             }
             (None, Some(version)) => {
@@ -317,7 +315,7 @@ impl Backend {
         layout: &Layout,
         held: GpuMap,
         given: &BTreeMap<Role, GpuRef>,
-    ) -> Result<GpuMap, ServiceError> {
+    ) -> Result<GpuMap> {
         let lacks_static = self.parts.fleet.context().capability.lacks_static();
         refuse_mode(&daemon.name, daemon.spec.mode, layout.enforcement, lacks_static.as_deref())?;
         refuse_strategy(&daemon.name, &daemon.spec)?;
@@ -340,28 +338,27 @@ pub(in crate::service) async fn may_change(
     db: store::Transaction<'_>,
     name: &DaemonName,
     request: &OperationRequest,
-) -> Result<(), ServiceError> {
-    let daemon =
-        store::daemons::get(&mut *db, name).await?.ok_or_else(|| ServiceError::not_found("daemon", name))?;
+) -> Result<()> {
+    let daemon = store::daemons::get(&mut *db, name).await?.found("daemon", name)?;
     refuse_strategy(name, &daemon.spec)?;
     if daemon.spec.is_observed() {
-        return Err(ServiceError::Conflict(format!(
+        return Err(conflict!(
             "daemon {name} is only observed and never changed ({} refused): set its management to managed first, or have its \
              owner do it",
             request.kind()
-        )));
+        ));
     }
     refuse_in_maintenance(&mut *db, name, &daemon.spec).await?;
     match store::operations::unfinished(db, name).await? {
         None => Ok(()),
-        Some(other) => Err(ServiceError::Conflict(format!(
+        Some(other) => Err(conflict!(
             "operation {other} is changing daemon {name}, so a plan made now would be outdated: wait for it, or cancel it"
-        ))),
+        )),
     }
 }
 
 /// Refuses a malformed plan digest.
-fn check_digest(digest: Option<&str>) -> Result<(), ServiceError> {
+fn check_digest(digest: Option<&str>) -> Result<()> {
     let is_one =
         |text: &str| text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     match digest {
@@ -374,19 +371,21 @@ fn check_digest(digest: Option<&str>) -> Result<(), ServiceError> {
 }
 
 /// Refuses a plan that differs from the one the caller has seen.
-fn refuse_another(plan: &LayoutPlan, seen: Option<&str>) -> Result<(), ServiceError> {
+fn refuse_another(plan: &LayoutPlan, seen: Option<&str>) -> Result<()> {
     match seen {
-        Some(seen) if seen != plan.digest => Err(ServiceError::Conflict(format!(
+        Some(seen) if seen != plan.digest => Err(conflict!(
             "the plan of layout {} version {} on daemon {} has changed since it was shown, and nothing was changed: review the new \
              plan, and apply that one",
-            plan.layout, plan.version, plan.daemon
-        ))),
+            plan.layout,
+            plan.version,
+            plan.daemon
+        )),
         _ => Ok(()),
     }
 }
 
 /// Refuses a blocked plan, with each blocker.
-pub(in crate::service) fn refuse_blocked(plan: &LayoutPlan, recreate: bool) -> Result<(), ServiceError> {
+pub(in crate::service) fn refuse_blocked(plan: &LayoutPlan, recreate: bool) -> Result<()> {
     let errors: Vec<FieldError> = plan
         .refusals(recreate)
         .map(|blocked| FieldError {

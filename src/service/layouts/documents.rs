@@ -16,7 +16,8 @@ use crate::domain::{DaemonName, LayoutName, PartitionId};
 use crate::host::process;
 use crate::operations::PolledDaemon;
 use crate::service::access::context::RequestContext;
-use crate::service::{Backend, Service, ServiceError, WriteOptions, transaction_end, unavailable};
+use crate::service::error::{Found as _, conflict, field};
+use crate::service::{Backend, Result, Service, ServiceError, WriteOptions, transaction_end, unavailable};
 use crate::store::{self, layouts::NewVersion, transact};
 
 /// Most layouts in one import.
@@ -36,7 +37,7 @@ impl Service {
         text: String,
         format: LayoutFormat,
         options: WriteOptions,
-    ) -> Result<Vec<LayoutView>, ServiceError> {
+    ) -> Result<Vec<LayoutView>> {
         let permit = ctx.require(Right::Operate)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -65,17 +66,14 @@ impl Service {
         ctx: &RequestContext,
         name: &LayoutName,
         daemon: &DaemonName,
-    ) -> Result<Document, ServiceError> {
+    ) -> Result<Document> {
         let backend = self.with(&ctx.require(Right::View)?);
         let mut reader = backend.parts.store.read().await?;
-        let holder = store::daemons::get(&mut reader, daemon)
-            .await?
-            .ok_or_else(|| ServiceError::not_found("daemon", daemon))?;
-        let active = holder.spec.layout.filter(|active| active.name == *name).ok_or_else(|| {
-            ServiceError::Conflict(format!(
-                "daemon {daemon} does not have layout {name}: apply it there first"
-            ))
-        })?;
+        let holder = store::daemons::get(&mut reader, daemon).await?.found("daemon", daemon)?;
+        let active =
+            holder.spec.layout.filter(|active| active.name == *name).ok_or_else(|| {
+                conflict!("daemon {daemon} does not have layout {name}: apply it there first")
+            })?;
         let wanted = active.version_ref();
         let version = store::layouts::version(&mut reader, &wanted).await?;
         let version = version.ok_or_else(|| no_version(&wanted))?;
@@ -87,9 +85,9 @@ impl Service {
             Enforcement::Percentage => shares(&seen, holder.generation).map(|shares| (Vec::new(), shares)),
         };
         let (ids, shares) = given.map_err(|why| {
-            ServiceError::Conflict(format!(
+            conflict!(
                 "layout {wanted} is not in force on daemon {daemon} as recorded, so there is nothing to export: {why}"
-            ))
+            )
         })?;
         refuse_other_program(daemon, &seen)?;
         // The fingerprint is that of the present hardware, driver and program, because the present control process gave these
@@ -110,15 +108,13 @@ impl Backend {
         daemon: &DaemonName,
         map: &GpuMap,
         enforcement: Enforcement,
-    ) -> Result<Fingerprint, ServiceError> {
+    ) -> Result<Fingerprint> {
         let driver = self.query_inventory(crate::gpu::Inventory::known_driver).await?.map_err(unavailable)?;
         let gpus = self.gpus().await?;
         let mut prints = Vec::new();
         for uuid in map.values() {
             let gpu = gpus.iter().find(|gpu| gpu.uuid == *uuid).ok_or_else(|| {
-                ServiceError::Conflict(format!(
-                    "{uuid} is not in this host: replace it, or map the layout to another"
-                ))
+                conflict!("{uuid} is not in this host: replace it, or map the layout to another")
             })?;
             let (chunk_sms, chunk_count) = self.chunks(daemon, gpu, enforcement).await?;
             prints.push(Fingerprint {
@@ -141,22 +137,17 @@ impl Backend {
             None => Ok(first),
             Some(other) => {
                 let what: Vec<String> = first.differences(other).iter().map(ToString::to_string).collect();
-                Err(ServiceError::Conflict(format!(
+                Err(conflict!(
                     "the GPUs of the layout differ ({}), so they have no common fingerprint: use one layout per GPU",
                     what.join("; ")
-                )))
+                ))
             }
         }
     }
 
     /// SMs per chunk and chunks per empty GPU: as the daemon lists them or, without static partitions, as CUDA's splitter
     /// counts them.
-    async fn chunks(
-        &self,
-        daemon: &DaemonName,
-        gpu: &Gpu,
-        enforcement: Enforcement,
-    ) -> Result<(u32, u32), ServiceError> {
+    async fn chunks(&self, daemon: &DaemonName, gpu: &Gpu, enforcement: Enforcement) -> Result<(u32, u32)> {
         if enforcement == Enforcement::Percentage {
             let gpus = std::slice::from_ref(&gpu.uuid);
             let counted = self.parts.engine.chunks_of(daemon, gpus).await?;
@@ -191,14 +182,12 @@ impl Backend {
 }
 
 /// Checks everything that must be refused before anything is written.
-fn check_import(layouts: &BTreeMap<LayoutName, DocumentLayout>) -> Result<(), ServiceError> {
+fn check_import(layouts: &BTreeMap<LayoutName, DocumentLayout>) -> Result<()> {
     if layouts.len() > MAX_LAYOUTS {
-        return Err(ServiceError::field(
+        return Err(field!(
             "/layouts",
-            format!(
-                "the document has {} layouts, and an import takes {MAX_LAYOUTS} at most: split it into several documents",
-                layouts.len()
-            ),
+            "the document has {} layouts, and an import takes {MAX_LAYOUTS} at most: split it into several documents",
+            layouts.len()
         ));
     }
     layouts.keys().try_for_each(check_free)
@@ -225,14 +214,14 @@ fn parts(layouts: BTreeMap<LayoutName, DocumentLayout>) -> Vec<Vec<(LayoutName, 
 
 /// Refuses a control process whose program was replaced: another version is installed now, perhaps with another driver, since
 /// the MPS programs come with it.
-fn refuse_other_program(daemon: &DaemonName, seen: &PolledDaemon) -> Result<(), ServiceError> {
+fn refuse_other_program(daemon: &DaemonName, seen: &PolledDaemon) -> Result<()> {
     let pid = seen.observed.status.pid;
     match pid.and_then(process::runs_what_is_there) {
         Some(true) => Ok(()),
-        Some(false) => Err(ServiceError::Conflict(format!(
+        Some(false) => Err(conflict!(
             "the program of the control process of daemon {daemon} was replaced after it was started, so the version that its IDs \
              belong to is unknown: restart the daemon, which compares the IDs, and then export"
-        ))),
+        )),
         None => Err(ServiceError::Unavailable(format!(
             "the program of the control process of daemon {daemon} cannot be read (/proc/{}/exe), so the version that its IDs \
              belong to is unknown",
@@ -288,7 +277,7 @@ pub(in crate::service) async fn take(
     entry: &DocumentLayout,
     author: &str,
     clock: Clock,
-) -> Result<Version, ServiceError> {
+) -> Result<Version> {
     let before = store::layouts::newest(&mut *db, name).await?;
     let layout = entry.layout();
     let provenance = entry.recorded.as_ref().map(serde_json::to_value).transpose();

@@ -17,9 +17,10 @@ use crate::domain::audit::Target;
 use crate::domain::layout::{self, Invalid, Layout, Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
 use crate::service::access::context::RequestContext;
+use crate::service::error::{Found as _, conflict};
 use crate::service::page::{Page, Paged};
 use crate::service::{
-    FieldError, Service, ServiceError, WriteOptions, Written, check_precondition, refuse_namesake,
+    FieldError, Result, Service, ServiceError, WriteOptions, Written, check_precondition, refuse_namesake,
     transaction_end,
 };
 use crate::store::layouts::NewVersion;
@@ -57,7 +58,7 @@ impl Service {
         name: LayoutName,
         request: LayoutRequest,
         options: WriteOptions,
-    ) -> Result<Written<LayoutView>, ServiceError> {
+    ) -> Result<Written<LayoutView>> {
         let permit = ctx.require(Right::Operate)?.on(Target::Layout(name.clone()));
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -78,19 +79,15 @@ impl Service {
     }
 
     /// The newest version of a layout.
-    pub async fn layout(&self, ctx: &RequestContext, name: &LayoutName) -> Result<LayoutView, ServiceError> {
+    pub async fn layout(&self, ctx: &RequestContext, name: &LayoutName) -> Result<LayoutView> {
         let backend = self.with(&ctx.require(Right::View)?);
         let mut reader = backend.parts.store.read().await?;
         let newest = store::layouts::newest(&mut reader, name).await?;
-        view(&mut reader, newest.ok_or_else(|| ServiceError::not_found("layout", name))?).await
+        view(&mut reader, newest.found("layout", name)?).await
     }
 
     /// Layouts by name.
-    pub async fn layouts(
-        &self,
-        ctx: &RequestContext,
-        page: &Page,
-    ) -> Result<Paged<LayoutView>, ServiceError> {
+    pub async fn layouts(&self, ctx: &RequestContext, page: &Page) -> Result<Paged<LayoutView>> {
         let backend = self.with(&ctx.require(Right::View)?);
         page.key::<LayoutName>()?;
         let mut reader = backend.parts.store.read().await?;
@@ -104,11 +101,7 @@ impl Service {
     }
 
     /// One version of a layout.
-    pub async fn layout_version(
-        &self,
-        ctx: &RequestContext,
-        wanted: &VersionRef,
-    ) -> Result<Version, ServiceError> {
+    pub async fn layout_version(&self, ctx: &RequestContext, wanted: &VersionRef) -> Result<Version> {
         let backend = self.with(&ctx.require(Right::View)?);
         let found = store::layouts::version(&mut *backend.parts.store.read().await?, wanted).await?;
         found.ok_or_else(|| no_version(wanted))
@@ -120,7 +113,7 @@ impl Service {
         ctx: &RequestContext,
         name: &LayoutName,
         page: &Page,
-    ) -> Result<Paged<Version>, ServiceError> {
+    ) -> Result<Paged<Version>> {
         let backend = self.with(&ctx.require(Right::View)?);
         let before = page.key::<u32>()?;
         let mut reader = backend.parts.store.read().await?;
@@ -137,27 +130,27 @@ impl Service {
         ctx: &RequestContext,
         name: LayoutName,
         options: WriteOptions,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         let permit = ctx.require(Right::Operate)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         transact!(backend, write(&permit), |db| {
             let newest = store::layouts::newest(&mut *db, &name).await?;
-            let newest = newest.ok_or_else(|| ServiceError::not_found("layout", &name))?;
+            let newest = newest.found("layout", &name)?;
             check_precondition(&options, Some(i64::from(newest.version)))?;
             let holders = store::daemons::with_layout(&mut *db, &name).await?;
             if !holders.is_empty() {
                 let holders: Vec<&str> = holders.iter().map(DaemonName::as_str).collect();
-                return Err(ServiceError::Conflict(format!(
+                return Err(conflict!(
                     "layout {name} is in use by the daemons {}: apply another to them first",
                     holders.join(", ")
-                )));
+                ));
             }
             if let Some(operation) = store::operations::with_layout(&mut *db, &name).await? {
-                return Err(ServiceError::Conflict(format!(
+                return Err(conflict!(
                     "operation {operation} applies layout {name} to a daemon, or may have to roll back to it: wait for it, or \
                              cancel it"
-                )));
+                ));
             }
             store::layouts::delete(db, &name).await?;
             Ok(((), transaction_end(&options)))
@@ -172,7 +165,7 @@ pub(super) async fn put_if_new(
     before: Option<&Version>,
     new: &NewVersion<'_>,
     now: i64,
-) -> Result<Version, ServiceError> {
+) -> Result<Version> {
     if let Some(same) = before.filter(|before| before.layout == *new.layout) {
         return Ok(same.clone());
     }
@@ -184,7 +177,7 @@ pub(super) async fn put_if_new(
 }
 
 /// Refuses a reserved name.
-fn check_free(name: &LayoutName) -> Result<(), ServiceError> {
+fn check_free(name: &LayoutName) -> Result<()> {
     if name.is_free() {
         return Ok(());
     }
@@ -193,13 +186,13 @@ fn check_free(name: &LayoutName) -> Result<(), ServiceError> {
     Err(ServiceError::field(&format!("/layouts/{name}"), detail))
 }
 
-async fn view(db: &mut sqlx::SqliteConnection, newest: Version) -> Result<LayoutView, ServiceError> {
+async fn view(db: &mut sqlx::SqliteConnection, newest: Version) -> Result<LayoutView> {
     let daemons = store::daemons::with_layout(db, &newest.name).await?;
     Ok(LayoutView { newest, daemons })
 }
 
 /// Refuses a note that is too long or has control characters or invisible ones.
-pub(super) fn check_note(note: Option<&str>) -> Result<(), ServiceError> {
+pub(super) fn check_note(note: Option<&str>) -> Result<()> {
     layout::check_note(note).map_err(|error| ServiceError::field("/note", error.to_string()))
 }
 

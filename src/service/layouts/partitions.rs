@@ -8,8 +8,9 @@ use crate::domain::layout::status::PartitionStatus;
 use crate::domain::partitions::{GpuPartitions, ListedPartition};
 use crate::domain::{DaemonName, GpuUuid, PartitionId, PartitionName, TenantName};
 use crate::service::access::context::RequestContext;
+use crate::service::error::conflict;
 use crate::service::page::{Page, Paged};
-use crate::service::{Service, ServiceError};
+use crate::service::{Result, Service, ServiceError};
 
 /// A partition of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -44,7 +45,7 @@ impl Service {
         daemon: &DaemonName,
         fresh: bool,
         page: &Page,
-    ) -> Result<Paged<PartitionView>, ServiceError> {
+    ) -> Result<Paged<PartitionView>> {
         ctx.require(Right::View)?;
         let from = page.key::<usize>()?.unwrap_or(0);
         let all = self.all_partitions(ctx, daemon, fresh).await?;
@@ -61,7 +62,7 @@ impl Service {
         daemon: &DaemonName,
         wanted: &str,
         fresh: bool,
-    ) -> Result<PartitionView, ServiceError> {
+    ) -> Result<PartitionView> {
         ctx.require(Right::View)?;
         let all = self.all_partitions(ctx, daemon, fresh).await?;
         let is_it = |one: &&PartitionView| {
@@ -76,10 +77,10 @@ impl Service {
         match found.as_slice() {
             [one] => Ok((*one).clone()),
             [] => Err(ServiceError::NotFound { kind: "partition", name: wanted.chars().take(200).collect() }),
-            several => Err(ServiceError::Conflict(format!(
+            several => Err(conflict!(
                 "{} partitions of daemon {daemon} are called {wanted}, each on another GPU: give <uuid>/<id>",
                 several.len()
-            ))),
+            )),
         }
     }
 
@@ -88,7 +89,7 @@ impl Service {
         ctx: &RequestContext,
         daemon: &DaemonName,
         fresh: bool,
-    ) -> Result<Vec<PartitionView>, ServiceError> {
+    ) -> Result<Vec<PartitionView>> {
         let status = self.daemon(ctx, daemon, fresh).await?.status;
         let listed = status.as_ref().and_then(|status| status.effective.as_ref()?.partitions.clone());
         let listed = listed.unwrap_or_default();

@@ -14,9 +14,10 @@ use crate::domain::layout::{Enforcement, GpuMap, Layout, Role};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, LayoutName};
 use crate::service::access::context::RequestContext;
+use crate::service::error::{Found as _, field};
 use crate::service::layouts::{LayoutTarget, Projected, invalid, may_change, refuse_blocked, take};
 use crate::service::page::{Page, Paged};
-use crate::service::{Backend, FieldError, Service, ServiceError, WriteOptions};
+use crate::service::{Backend, FieldError, Result, Service, ServiceError, WriteOptions};
 use crate::store::{self, transact};
 
 /// A layout to replay: from a document, or stored here.
@@ -66,7 +67,7 @@ struct ReplaySource {
 }
 
 impl ReplayRequest {
-    fn source(self) -> Result<ReplaySource, ServiceError> {
+    fn source(self) -> Result<ReplaySource> {
         let Self { document, entry, layout, version, daemon, gpu_map, force: _ } = self;
         let target = LayoutTarget { daemon, version, gpu_map, layout: None };
         let (document, name) = match (document, layout) {
@@ -97,12 +98,7 @@ impl ReplayRequest {
         let document = text::read(&document.to_string(), LayoutFormat::Json)
             .map_err(|error| invalid("/document", error))?;
         let names: Vec<&str> = document.layouts.keys().map(LayoutName::as_str).collect();
-        let several = || {
-            ServiceError::field(
-                "/entry",
-                format!("name a layout of the document, which has {}", names.join(", ")),
-            )
-        };
+        let several = || field!("/entry", "name a layout of the document, which has {}", names.join(", "));
         let name = match (name, document.layouts.len()) {
             (Some(name), _) => name,
             (None, 1) => document.layouts.keys().next().cloned().ok_or_else(several)?,
@@ -121,7 +117,7 @@ impl Service {
         ctx: &RequestContext,
         request: ReplayRequest,
         options: WriteOptions,
-    ) -> Result<ReplayAccepted, ServiceError> {
+    ) -> Result<ReplayAccepted> {
         let permit = ctx.require(Right::Operate)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -196,14 +192,14 @@ impl Service {
     }
 
     /// One replay.
-    pub async fn replay_record(&self, ctx: &RequestContext, id: Uuid) -> Result<Replay, ServiceError> {
+    pub async fn replay_record(&self, ctx: &RequestContext, id: Uuid) -> Result<Replay> {
         let backend = self.with(&ctx.require(Right::View)?);
         let replay = store::replays::get(&mut *backend.parts.store.read().await?, id).await?;
-        replay.ok_or_else(|| ServiceError::NotFound { kind: "replay", name: id.to_string() })
+        replay.found("replay", &id)
     }
 
     /// Replays, newest first.
-    pub async fn replays(&self, ctx: &RequestContext, page: &Page) -> Result<Paged<Replay>, ServiceError> {
+    pub async fn replays(&self, ctx: &RequestContext, page: &Page) -> Result<Paged<Replay>> {
         let backend = self.with(&ctx.require(Right::View)?);
         let before = page.key::<Uuid>()?.map(|id| id.to_string());
         let mut reader = backend.parts.store.read().await?;
@@ -237,7 +233,7 @@ impl Backend {
     }
 
     /// The GPUs that a request names, otherwise the daemon's first.
-    async fn intended_gpus(&self, target: &LayoutTarget) -> Result<GpuMap, ServiceError> {
+    async fn intended_gpus(&self, target: &LayoutTarget) -> Result<GpuMap> {
         let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &target.daemon).await?;
         let offered = daemon.map(|daemon| daemon.spec.gpus).unwrap_or_default();
         let gpus = self.gpus().await?;
@@ -262,7 +258,7 @@ impl Backend {
         recorded: &Recorded,
         name: &LayoutName,
         force: bool,
-    ) -> Result<Vec<FingerprintDifference>, ServiceError> {
+    ) -> Result<Vec<FingerprintDifference>> {
         let here = self.fingerprint(daemon, map, layout.enforcement).await?;
         let found = recorded.fingerprint.differences(&here);
         if found.iter().all(|difference| force && difference.forceable) {
@@ -288,7 +284,7 @@ impl Backend {
     }
 }
 
-fn accepted(operation: Operation) -> Result<ReplayAccepted, ServiceError> {
+fn accepted(operation: Operation) -> Result<ReplayAccepted> {
     match operation.request {
         OperationRequest::ReplayLayout { replay, .. } => Ok(ReplayAccepted { replay, operation }),
         _ => Err(ServiceError::Internal(format!("operation {} is not a replay", operation.id))),

@@ -15,8 +15,9 @@ use crate::domain::{DaemonName, GpuUuid, MemoryLimit, TenantName, ThreadPercenta
 use crate::host;
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
+use crate::service::error::Found as _;
 use crate::service::page::{Page, Paged};
-use crate::service::{Backend, Service, ServiceError, WriteOptions};
+use crate::service::{Backend, Result, Service, ServiceError, WriteOptions};
 use crate::store;
 use crate::supervisor::TerminateError;
 
@@ -101,7 +102,7 @@ impl Service {
         filter: &ClientFilter,
         fresh: bool,
         page: &Page,
-    ) -> Result<Paged<ClientView>, ServiceError> {
+    ) -> Result<Paged<ClientView>> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         if fresh {
             let daemons = backend.parts.fleet.all().into_iter().map(|(name, _)| name);
@@ -141,7 +142,7 @@ impl Service {
         filter: &ClientFilter,
         fresh: bool,
         page: &Page,
-    ) -> Result<Paged<ClientView>, ServiceError> {
+    ) -> Result<Paged<ClientView>> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         match backend.read_only().await? {
             Some(read_only) => Err(ServiceError::Unavailable(read_only.reason)),
@@ -150,17 +151,17 @@ impl Service {
     }
 
     /// One client at the last poll.
-    pub async fn client(&self, ctx: &RequestContext, id: ClientId) -> Result<ClientView, ServiceError> {
+    pub async fn client(&self, ctx: &RequestContext, id: ClientId) -> Result<ClientView> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let clients = backend.attributed().await?;
         clients
             .into_iter()
             .find(|client| client.id == id && ctx.actor.sees(client.tenant.as_ref()))
-            .ok_or_else(|| ServiceError::NotFound { kind: "client", name: id.to_string() })
+            .found("client", &id)
     }
 
     /// Returns true if a client is stopped, by a signal or a debugger, so that MPS must not terminate it.
-    pub async fn is_client_stopped(&self, ctx: &RequestContext, id: ClientId) -> Result<bool, ServiceError> {
+    pub async fn is_client_stopped(&self, ctx: &RequestContext, id: ClientId) -> Result<bool> {
         ctx.require(Right::ViewOwn)?;
         self.client(ctx, id).await?;
         Ok(host::process::is_stopped(id.pid))
@@ -173,7 +174,7 @@ impl Service {
         id: ClientId,
         stopped: StoppedPolicy,
         options: WriteOptions,
-    ) -> Result<Operation, ServiceError> {
+    ) -> Result<Operation> {
         // The client's tenant is determined below, where another's client is not found.
         let right = ctx.actor.scope().map_or(Right::Operate, Right::UseTenant);
         let permit = ctx.require(right)?;
@@ -201,7 +202,7 @@ impl Service {
 
 impl Backend {
     /// All clients at the last poll, each with its tenant.
-    pub(in crate::service) async fn attributed(&self) -> Result<Vec<ClientView>, ServiceError> {
+    pub(in crate::service) async fn attributed(&self) -> Result<Vec<ClientView>> {
         let seen = self.parts.fleet.of_each(|observed| observed.clients.clone());
         if seen.iter().all(|(_, clients)| clients.is_empty()) {
             return Ok(Vec::new());
@@ -228,10 +229,7 @@ impl Backend {
 
     /// The daemon of the tenant that an actor is bound to, if that tenant exists; `None` for an actor that may see all
     /// daemons.
-    async fn daemon_in_scope(
-        &self,
-        ctx: &RequestContext,
-    ) -> Result<Option<Option<DaemonName>>, ServiceError> {
+    async fn daemon_in_scope(&self, ctx: &RequestContext) -> Result<Option<Option<DaemonName>>> {
         let Some(tenant) = ctx.actor.scope() else { return Ok(None) };
         let tenant = store::tenants::get(&mut *self.parts.store.read().await?, tenant).await?;
         Ok(Some(tenant.map(|tenant| tenant.spec.daemon)))

@@ -9,15 +9,12 @@ use crate::domain::access::Right;
 use crate::domain::daemon::Daemon;
 use crate::domain::tenant::Tenant;
 use crate::service::access::context::RequestContext;
-use crate::service::{Backend, Service, ServiceError};
+use crate::service::{Backend, Result, Service};
 use crate::store::{self, StoreError};
 
 impl Service {
     /// Counts the tenants of each daemon; daemons without a tenant are left out.
-    pub async fn tenant_counts(
-        &self,
-        ctx: &RequestContext,
-    ) -> Result<BTreeMap<DaemonName, u64>, ServiceError> {
+    pub async fn tenant_counts(&self, ctx: &RequestContext) -> Result<BTreeMap<DaemonName, u64>> {
         let backend = self.with(&ctx.require(Right::View)?);
         let mut counts = BTreeMap::new();
         for tenant in backend.stored_tenants().await?.iter() {

@@ -9,9 +9,9 @@ use crate::domain::provisioning::{ClientCountSource, ProvisioningStatus, TenantS
 use crate::domain::resolution::{Resolved, below_context, context_bytes};
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, GpuUuid, TenantName, neighbours, rfc3339};
-use crate::service::ServiceError;
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::{AudienceText, Redacted};
+use crate::service::{Result, ServiceError};
 use crate::supervisor::Blocker;
 
 /// Returns the reason why a tenant's limits are not in force, by the condition `Ready` of its daemon.
@@ -37,7 +37,7 @@ pub(super) fn not_applied(
 }
 
 /// Refuses new processes of a tenant that has expired.
-pub(super) fn refuse_expired(tenant: &Tenant, now: i64) -> Result<(), ServiceError> {
+pub(super) fn refuse_expired(tenant: &Tenant, now: i64) -> Result<()> {
     let Some(at) = tenant.spec.expires_at.filter(|_| tenant.has_expired(now)) else { return Ok(()) };
     let (name, at) = (&tenant.name, rfc3339::format(at));
     let why = if tenant.draining { "is drained".to_owned() } else { format!("expired at {at}") };

@@ -10,7 +10,8 @@ use crate::domain::audit::{EXPIRE, Target};
 use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::change::ChangeScope;
-use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, etag};
+use crate::service::error::Found as _;
+use crate::service::{Backend, Result, Service, WriteOptions, check_precondition, etag};
 use crate::store::{self, transact};
 
 impl Service {
@@ -23,7 +24,7 @@ impl Service {
         name: TenantName,
         is_finished: bool,
         options: WriteOptions,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         let permit = ctx.require(Right::Administer)?;
         self.with(&permit).delete_unused(&permit, name, is_finished, options).await
     }
@@ -35,7 +36,7 @@ impl Service {
         name: TenantName,
         is_finished: bool,
         options: WriteOptions,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         let permit = ctx.require(Right::Administer)?;
         self.with(&permit).drain(&permit, name, is_finished, options).await
     }
@@ -49,18 +50,14 @@ impl Backend {
         name: TenantName,
         is_finished: bool,
         options: WriteOptions,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         self.refuse_read_only().await?;
         let dry_run = options.dry_run;
         let scope = ChangeScope::Tenant(name.clone(), None);
         let drained = transact!(self, change(permit, scope, dry_run), |change| {
             check_precondition(&options, Some(change.tenant(&name)?.generation))?;
             let now = change.now;
-            let tenant = change
-                .objects
-                .tenants
-                .get_mut(&name)
-                .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
+            let tenant = change.objects.tenants.get_mut(&name).found("tenant", &name)?;
             if !tenant.draining {
                 let expires_at = tenant.spec.expires_at.filter(|at| *at <= now).or(Some(now));
                 tenant.change(TenantSpec { expires_at, ..tenant.spec.clone() }, now);
@@ -81,7 +78,7 @@ impl Backend {
         name: TenantName,
         is_finished: bool,
         options: WriteOptions,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         self.refuse_read_only().await?;
         self.refuse_with_processes(&name).await?;
         let service = Arc::clone(self);
@@ -111,7 +108,7 @@ impl Backend {
         }
     }
 
-    async fn collect_expired(self: &Arc<Self>) -> Result<(), ServiceError> {
+    async fn collect_expired(self: &Arc<Self>) -> Result<()> {
         if self.is_read_only() || self.parts.store.is_sealed() {
             return Ok(());
         }
@@ -129,7 +126,7 @@ impl Backend {
     }
 
     /// Deletes an expired tenant as it was read, unless it has a process; false if it has.
-    async fn collect_unused(self: &Arc<Self>, tenant: &Tenant) -> Result<bool, ServiceError> {
+    async fn collect_unused(self: &Arc<Self>, tenant: &Tenant) -> Result<bool> {
         if !self.is_unused(tenant).await? {
             return Ok(false);
         }
@@ -149,7 +146,7 @@ impl Backend {
     }
 
     /// Returns true if a tenant has no process: neither a client nor one with a lease, nor one that waits for its daemon or a slot.
-    async fn is_unused(&self, tenant: &Tenant) -> Result<bool, ServiceError> {
+    async fn is_unused(&self, tenant: &Tenant) -> Result<bool> {
         let handed = self.parts.fleet.context().handouts.status(&tenant.directory);
         let waits = !handed.waiting.is_empty() || self.launches.count(&tenant.name) > 0;
         Ok(!waits && self.processes_of(&tenant.name).await? == 0)

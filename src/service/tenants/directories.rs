@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::service::{Backend, ServiceError};
+use crate::service::{Backend, Result, ServiceError};
 use crate::store;
 
 impl Backend {
@@ -18,7 +18,7 @@ impl Backend {
         }
     }
 
-    async fn collect_once(&self) -> Result<(), ServiceError> {
+    async fn collect_once(&self) -> Result<()> {
         // Before startup is complete, it is unknown whose they are.
         let known: Option<BTreeSet<_>> = if self.is_read_only() {
             None

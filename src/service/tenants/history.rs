@@ -9,21 +9,17 @@ use crate::domain::attribution::{Candidate, Signs, attribute};
 use crate::domain::history::{EVERY_MS, HeldByTenant, Point, SPAN_MS};
 use crate::domain::{GpuUuid, TenantName};
 use crate::service::access::context::RequestContext;
-use crate::service::{Backend, Service, ServiceError};
+use crate::service::{Backend, Result, Service};
 
 impl Service {
     /// The start of a tenant's history, in unix milliseconds: an hour ago, or when this manager started.
-    pub fn tenant_history_since(&self, ctx: &RequestContext, name: &TenantName) -> Result<i64, ServiceError> {
+    pub fn tenant_history_since(&self, ctx: &RequestContext, name: &TenantName) -> Result<i64> {
         let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
         Ok(backend.history.since.max(backend.parts.clock.unix_ms() - SPAN_MS))
     }
 
     /// Returns the usage of a tenant in the last hour, oldest first; empty if it had no client.
-    pub fn tenant_history(
-        &self,
-        ctx: &RequestContext,
-        name: &TenantName,
-    ) -> Result<Vec<Point>, ServiceError> {
+    pub fn tenant_history(&self, ctx: &RequestContext, name: &TenantName) -> Result<Vec<Point>> {
         let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
         let mut points = backend.history.history().of_tenant(name);
         let present = backend.held_now().remove(name).map(|held| (held.clients, held.memory()));
@@ -32,11 +28,7 @@ impl Service {
     }
 
     /// Returns the usage of a GPU by each tenant in the last hour, by name.
-    pub fn gpu_history(
-        &self,
-        ctx: &RequestContext,
-        gpu: &GpuUuid,
-    ) -> Result<Vec<(TenantName, Vec<Point>)>, ServiceError> {
+    pub fn gpu_history(&self, ctx: &RequestContext, gpu: &GpuUuid) -> Result<Vec<(TenantName, Vec<Point>)>> {
         let backend = self.with(&ctx.require(Right::View)?);
         let mut lines: BTreeMap<TenantName, Vec<Point>> =
             backend.history.history().of_gpu(gpu).into_iter().collect();

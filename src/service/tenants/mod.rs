@@ -37,6 +37,7 @@ use crate::domain::{DaemonName, TenantName, neighbours};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::{AudienceText, Redact as _, Redacted};
 use crate::service::change::ChangeScope;
+use crate::service::error::{Found as _, conflict};
 use crate::service::host::startup::waiting_words;
 use crate::service::page::{Page, Paged};
 use crate::service::tenants::conditions::{
@@ -46,7 +47,7 @@ use crate::service::tenants::conditions::{
 use crate::service::tenants::placement::Placement;
 use crate::service::tenants::provisioning::{Neighbours, add_shares, keep_own_share};
 use crate::service::tenants::readiness::TenantBlockers;
-use crate::service::{Backend, Service, ServiceError, WriteOptions, Written, removed};
+use crate::service::{Backend, Result, Service, ServiceError, WriteOptions, Written, removed};
 use crate::store::{self, transact};
 use crate::supervisor::{Blocker, ClientDirectory, Observed};
 
@@ -137,7 +138,7 @@ impl Service {
         name: TenantName,
         spec: TenantSpec<GpuRef>,
         options: WriteOptions,
-    ) -> Result<Written<TenantView>, ServiceError> {
+    ) -> Result<Written<TenantView>> {
         let permit = ctx.require(Right::Administer)?.on(Target::Tenant(name.clone()));
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -162,8 +163,7 @@ impl Service {
         })?;
         // As they would be, also after a dry run.
         let of_daemon: Vec<Tenant> = changed.objects.tenants_of(&on).cloned().collect();
-        let tenant =
-            changed.objects.tenants.remove(&name).ok_or_else(|| ServiceError::not_found("tenant", &name))?;
+        let tenant = changed.objects.tenants.remove(&name).found("tenant", &name)?;
         let before = changed.value;
         let mut value = backend.tenant_view(ctx, tenant, &changed.gpus, Some(&of_daemon)).await?;
         value.removed = before.as_ref().map(|before| removed(&before.spec, &value.spec)).unwrap_or_default();
@@ -171,12 +171,7 @@ impl Service {
     }
 
     /// One tenant; with `fresh`, after a new poll of its daemon.
-    pub async fn tenant(
-        &self,
-        ctx: &RequestContext,
-        name: &TenantName,
-        fresh: bool,
-    ) -> Result<TenantView, ServiceError> {
+    pub async fn tenant(&self, ctx: &RequestContext, name: &TenantName, fresh: bool) -> Result<TenantView> {
         let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
         let tenant = backend.stored_tenant(name).await?;
         if fresh && let Some(handle) = backend.parts.fleet.get(&tenant.spec.daemon) {
@@ -192,7 +187,7 @@ impl Service {
         ctx: &RequestContext,
         filter: &TenantFilter,
         page: &Page,
-    ) -> Result<Paged<TenantView>, ServiceError> {
+    ) -> Result<Paged<TenantView>> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         page.key::<TenantName>()?;
         let mut reader = backend.parts.store.read().await?;
@@ -248,7 +243,7 @@ impl Service {
         &self,
         ctx: &RequestContext,
         name: &TenantName,
-    ) -> Result<EnvironmentView, ServiceError> {
+    ) -> Result<EnvironmentView> {
         let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
         let tenant = backend.stored_tenant(name).await?;
         refuse_expired(&tenant, ctx.clock.unix_ms())?;
@@ -274,7 +269,7 @@ impl Backend {
         &self,
         name: &TenantName,
         to: &DaemonName,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         let tenants = self.stored_tenants().await?;
         let current = tenants.iter().find(|tenant| tenant.name == *name);
         let Some(from) = current.map(|tenant| &tenant.spec.daemon).filter(|from| *from != to) else {
@@ -282,10 +277,10 @@ impl Backend {
         };
         match self.processes_of(name).await? {
             0 => Ok(()),
-            running => Err(ServiceError::Conflict(format!(
+            running => Err(conflict!(
                 "tenant {name} cannot move from daemon {from} to {to} while it has processes running ({running}): end or \
                  terminate them first"
-            ))),
+            )),
         }
     }
 
@@ -295,7 +290,7 @@ impl Backend {
         resolved: &Resolved,
         placement: &Placement,
         gpus: &[Gpu],
-    ) -> Result<EnvironmentView, ServiceError> {
+    ) -> Result<EnvironmentView> {
         let directory = self.client_directory(tenant)?;
         Ok(self.environment_in(directory, tenant, resolved, placement, gpus))
     }
@@ -335,7 +330,7 @@ impl Backend {
     }
 
     /// The client directory of a tenant, checked now.
-    fn client_directory(&self, tenant: &Tenant) -> Result<ClientDirectory, ServiceError> {
+    fn client_directory(&self, tenant: &Tenant) -> Result<ClientDirectory> {
         if let Some(missing) = &self.parts.waiting_for_driver {
             return Err(ServiceError::Unavailable(waiting_words(missing)));
         }
@@ -347,18 +342,18 @@ impl Backend {
     }
 
     /// Returns true if a daemon serves several users at once; false if it does not exist.
-    pub(super) async fn is_multi_user(&self, daemon: &DaemonName) -> Result<bool, ServiceError> {
+    pub(super) async fn is_multi_user(&self, daemon: &DaemonName) -> Result<bool> {
         Ok(self.stored_daemon(daemon).await?.is_some_and(|daemon| daemon.spec.multi_user))
     }
 
     /// Returns a tenant's daemon as stored now.
-    async fn daemon_of(&self, tenant: &Tenant) -> Result<Daemon, ServiceError> {
+    async fn daemon_of(&self, tenant: &Tenant) -> Result<Daemon> {
         let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &tenant.spec.daemon).await?;
         daemon.ok_or_else(|| without_daemon(tenant))
     }
 
     /// Returns a tenant's daemon once its driver reports the layout for this generation, which mostly takes milliseconds after a write.
-    pub(super) async fn followed_daemon(&self, tenant: &Tenant) -> Result<Daemon, ServiceError> {
+    pub(super) async fn followed_daemon(&self, tenant: &Tenant) -> Result<Daemon> {
         let daemon = self.daemon_of(tenant).await?;
         if let Some(handle) = self.parts.fleet.get(&daemon.name) {
             let followed = |observed: &Observed| match &observed.status.layout {
@@ -370,10 +365,8 @@ impl Backend {
         Ok(daemon)
     }
 
-    pub(super) async fn stored_tenant(&self, name: &TenantName) -> Result<Tenant, ServiceError> {
-        store::tenants::get(&mut *self.parts.store.read().await?, name)
-            .await?
-            .ok_or_else(|| ServiceError::not_found("tenant", name))
+    pub(super) async fn stored_tenant(&self, name: &TenantName) -> Result<Tenant> {
+        store::tenants::get(&mut *self.parts.store.read().await?, name).await?.found("tenant", name)
     }
 
     async fn tenant_view(
@@ -382,7 +375,7 @@ impl Backend {
         tenant: Tenant,
         gpus: &[Gpu],
         of_daemon: Option<&[Tenant]>,
-    ) -> Result<TenantView, ServiceError> {
+    ) -> Result<TenantView> {
         let clients = self.attributed().await?;
         let mut reader = self.parts.store.read().await?;
         let daemon = store::daemons::get(&mut reader, &tenant.spec.daemon).await?;

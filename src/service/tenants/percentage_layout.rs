@@ -11,15 +11,12 @@ use crate::domain::layout::status::LayoutState;
 use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::domain::{GpuUuid, TenantName, ThreadPercentage};
 use crate::service::access::context::RequestContext;
-use crate::service::{Backend, Service, ServiceError};
+use crate::service::{Backend, Result, Service, ServiceError};
 use crate::store;
 
 impl Service {
     /// The chunks of each GPU on which a CUDA client has counted them.
-    pub async fn chunk_counts(
-        &self,
-        ctx: &RequestContext,
-    ) -> Result<BTreeMap<GpuUuid, ChunkCensus>, ServiceError> {
+    pub async fn chunk_counts(&self, ctx: &RequestContext) -> Result<BTreeMap<GpuUuid, ChunkCensus>> {
         let backend = self.with(&ctx.require(Right::View)?);
         Ok(store::probe_results::chunks(&mut *backend.parts.store.read().await?).await?)
     }
@@ -35,7 +32,7 @@ impl Backend {
         tenant: &Tenant,
         gpus: &[GpuUuid],
         generation: i64,
-    ) -> Result<Option<ThreadPercentage>, ServiceError> {
+    ) -> Result<Option<ThreadPercentage>> {
         let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) else { return Ok(None) };
         let Some(layout) = handle.observed().status.layout else { return Ok(None) };
         let mine: Vec<_> =
@@ -68,7 +65,7 @@ pub(super) async fn refuse_own_share(
     daemon: &Daemon,
     name: &TenantName,
     spec: &TenantSpec,
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     let Some(active) = &daemon.spec.layout else { return Ok(()) };
     let layout = store::layouts::content(db, active).await?;
     if layout.enforcement != Enforcement::Percentage {

@@ -16,7 +16,7 @@ use crate::domain::tenant::{EffectivePartition, Tenant};
 use crate::domain::{GpuUuid, PartitionName, TenantName};
 use crate::host;
 use crate::service::access::redaction::{AudienceText, Redacted};
-use crate::service::{Backend, ServiceError};
+use crate::service::{Backend, Result, ServiceError};
 use crate::store::partition_leases::PartitionLease;
 use crate::store::{self, Transaction};
 use crate::supervisor::{Handle, Handouts};
@@ -80,7 +80,7 @@ impl Backend {
         tenant: &Tenant,
         resolved: &Resolved,
         generation: i64,
-    ) -> Result<Placement, ServiceError> {
+    ) -> Result<Placement> {
         if resolved.mode == Mode::Shared {
             return Ok(Placement::default());
         }
@@ -105,7 +105,7 @@ impl Backend {
         tenant: &Tenant,
         resolved: &Resolved,
         generation: i64,
-    ) -> Result<Placement, ServiceError> {
+    ) -> Result<Placement> {
         if resolved.mode == Mode::Shared {
             return Ok(Placement::default());
         }
@@ -152,7 +152,7 @@ impl Backend {
         tenant: &Tenant,
         placement: &Placement,
         holder: Option<ClientId>,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         if placement.places.is_empty() {
             return Ok(());
         }
@@ -169,7 +169,7 @@ pub(super) async fn occupy(
     placement: &Placement,
     boot_id: &str,
     now: i64,
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     if placement.places.is_empty() {
         return Ok(());
     }
@@ -192,11 +192,7 @@ pub(super) async fn occupy(
 
 /// Refuses to admit a process for another tenant, or to another partition of a GPU, than before: its admission stays recorded
 /// as long as it lives.
-fn refuse_another(
-    tenant: &Tenant,
-    before: &PartitionLease,
-    placement: &Placement,
-) -> Result<(), ServiceError> {
+fn refuse_another(tenant: &Tenant, before: &PartitionLease, placement: &Placement) -> Result<()> {
     let another = |place: &BoundPartition| {
         place.partition.gpu == before.partition.gpu && place.partition.id != before.partition.id
     };
@@ -212,7 +208,7 @@ pub(super) fn refuse_leased(
     placement: &Placement,
     holder: Option<ClientId>,
     admitted: &[PartitionLease],
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     for lease in admitted {
         let of_another = |place: &&BoundPartition| {
             place.partition == lease.partition
@@ -230,7 +226,7 @@ pub(super) fn refuse_leased(
 }
 
 /// The layout of a tenant's daemon, if that generation or a later one has been applied.
-fn applied_layout(tenant: &Tenant, handle: &Handle, generation: i64) -> Result<LayoutStatus, ServiceError> {
+fn applied_layout(tenant: &Tenant, handle: &Handle, generation: i64) -> Result<LayoutStatus> {
     let Some(layout) = handle.observed().status.layout else {
         return Err(refused(tenant, AudienceText::same("it has no layout: apply one that binds the tenant")));
     };

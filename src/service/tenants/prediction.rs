@@ -8,8 +8,9 @@ use crate::domain::prediction::{Prediction, predict};
 use crate::domain::tenant::TenantSpec;
 use crate::domain::{InvalidValue, TenantName};
 use crate::service::access::context::RequestContext;
+use crate::service::error::field;
 use crate::service::tenants::percentage_layout::refuse_own_share;
-use crate::service::{Service, ServiceError, refuse_namesake};
+use crate::service::{Result, Service, ServiceError, refuse_namesake};
 use crate::store;
 
 impl Service {
@@ -23,13 +24,12 @@ impl Service {
         name: Option<&TenantName>,
         is_new: bool,
         spec: TenantSpec<GpuRef>,
-    ) -> Result<Prediction, ServiceError> {
+    ) -> Result<Prediction> {
         let backend = self.with(&ctx.require(Right::View)?);
         let gpus = backend.gpus().await?;
         let spec = spec.resolve_gpus(&gpus).map_err(ServiceError::invalid)?;
         let daemon = backend.stored_daemon(&spec.daemon).await?;
-        let daemon = daemon
-            .ok_or_else(|| ServiceError::field("/daemon", format!("there is no daemon {}", spec.daemon)))?;
+        let daemon = daemon.ok_or_else(|| field!("/daemon", "there is no daemon {}", spec.daemon))?;
         let tenants = backend.stored_tenants().await?;
         let mut reader = backend.parts.store.read().await?;
         let others = tenants.iter().filter(|one| one.spec.daemon == spec.daemon && Some(&one.name) != name);

@@ -10,7 +10,7 @@ use crate::domain::verification::Staleness;
 use crate::domain::{TenantName, ThreadPercentage, shares};
 use crate::service::tenants::clients::ClientView;
 use crate::service::tenants::conditions::share_below_minimum;
-use crate::service::{Backend, ServiceError};
+use crate::service::{Backend, Result, ServiceError};
 
 /// The tenants and clients beside a tenant, from which the shares of its daemon are computed.
 pub(super) struct Neighbours<'n> {
@@ -20,11 +20,7 @@ pub(super) struct Neighbours<'n> {
 }
 
 /// Returns the basis from which the shares of a daemon's tenants are computed; `tenants` may be those of all daemons.
-pub(super) fn share_basis(
-    daemon: &Daemon,
-    tenants: &[Tenant],
-    gpus: &[Gpu],
-) -> Result<Option<ShareBasis>, ServiceError> {
+pub(super) fn share_basis(daemon: &Daemon, tenants: &[Tenant], gpus: &[Gpu]) -> Result<Option<ShareBasis>> {
     let own = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
     shares::basis(&daemon.spec, own.map(|tenant| &tenant.spec), gpus)
         .map_err(|error| ServiceError::Conflict(error.to_string()))
@@ -86,7 +82,7 @@ impl Backend {
         daemon: &Daemon,
         tenants: &[Tenant],
         gpus: &[Gpu],
-    ) -> Result<Resolved, ServiceError> {
+    ) -> Result<Resolved> {
         let basis = share_basis(daemon, tenants, gpus)?;
         let mut resolved = resolve(&tenant.spec, &daemon.spec, basis.as_ref(), gpus)
             .map_err(|error| ServiceError::Conflict(error.to_string()).visible_to_tenants())?;
@@ -100,7 +96,7 @@ impl Backend {
     pub(in crate::service) async fn provisioning_of(
         &self,
         daemon: &Daemon,
-    ) -> Result<Option<ProvisioningStatus>, ServiceError> {
+    ) -> Result<Option<ProvisioningStatus>> {
         if !daemon.spec.provisioning.is_active() {
             return Ok(None);
         }

@@ -19,7 +19,7 @@ use crate::service::daemons::maintenance::cordoned;
 use crate::service::tenants::placement::{
     PartitionUser, Placement, partition_taken, partition_users, refuse_leased,
 };
-use crate::service::{Backend, ServiceError};
+use crate::service::{Backend, Result, ServiceError};
 use crate::store;
 use crate::store::partition_leases::PartitionLease;
 
@@ -81,7 +81,7 @@ impl Occupants {
         tenant: &Tenant,
         placement: &Placement,
         holder: Option<ClientId>,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         refuse_leased(tenant, placement, holder, &self.partition_leases)?;
         let none = Vec::new();
         let candidates = self.candidates.get(&tenant.spec.daemon).unwrap_or(&none);
@@ -130,7 +130,7 @@ impl Backend {
     pub(super) async fn tenant_blockers(
         &self,
         shown: impl Iterator<Item = (&Tenant, &Daemon)>,
-    ) -> Result<TenantBlockers, ServiceError> {
+    ) -> Result<TenantBlockers> {
         let (mut users, mut partitioned) = (BTreeSet::new(), BTreeSet::new());
         for (tenant, daemon) in shown {
             users.insert((daemon.name.clone(), daemon.spec.multi_user, tenant.spec.uid));
@@ -150,10 +150,7 @@ impl Backend {
     }
 
     /// The processes in partitions of these daemons; scans every process of the host, unless the list is empty.
-    pub(in crate::service) async fn occupants(
-        &self,
-        daemons: &BTreeSet<DaemonName>,
-    ) -> Result<Occupants, ServiceError> {
+    pub(in crate::service) async fn occupants(&self, daemons: &BTreeSet<DaemonName>) -> Result<Occupants> {
         if daemons.is_empty() {
             return Ok(Occupants::default());
         }

@@ -27,8 +27,11 @@ use crate::service::access::context::RequestContext;
 use crate::service::access::idempotency::once;
 use crate::service::access::redaction::Redact as _;
 use crate::service::daemons::maintenance::{refuse_cordoned, refuse_in_maintenance};
+use crate::service::error::Found as _;
 use crate::service::tenants::conditions::refuse_expired;
-use crate::service::{Backend, Service, ServiceError, WriteOptions, check_precondition, transaction_end};
+use crate::service::{
+    Backend, Result, Service, ServiceError, WriteOptions, check_precondition, transaction_end,
+};
 use crate::store::{self, StoreError, transact};
 
 /// Longest wait of a client for admission.
@@ -48,7 +51,7 @@ impl Service {
         ctx: &RequestContext,
         name: TenantName,
         options: WriteOptions,
-    ) -> Result<Verification, ServiceError> {
+    ) -> Result<Verification> {
         let permit = ctx.require(Right::UseTenant(&name))?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
@@ -56,9 +59,7 @@ impl Service {
         let (clock, key) = (ctx.clock, ctx.idempotency.clone());
         let (verification, begun) = transact!(backend, write(&permit), |db| {
             let now = clock.unix_ms();
-            let tenant = store::tenants::get(&mut *db, &name)
-                .await?
-                .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
+            let tenant = store::tenants::get(&mut *db, &name).await?.found("tenant", &name)?;
             check_precondition(&options, Some(tenant.generation))?;
             let daemon = store::daemons::get(&mut *db, &tenant.spec.daemon).await?;
             let mut begun = false;
@@ -81,10 +82,7 @@ impl Service {
 
 impl Backend {
     /// Verifies a tenant for an operation, once no other client of its verification runs.
-    pub(in crate::service) async fn verify_now(
-        &self,
-        name: TenantName,
-    ) -> Result<VerificationResult, ServiceError> {
+    pub(in crate::service) async fn verify_now(&self, name: TenantName) -> Result<VerificationResult> {
         loop {
             let (tenant, now) = (name.clone(), self.parts.clock.unix_ms());
             let beginning = transact!(self.parts.store, |db| store::verifications::begin(
@@ -101,7 +99,7 @@ impl Backend {
             tokio::time::sleep(TURN).await;
         }
         let written = store::verifications::get(&mut *self.parts.store.read().await?, &name).await?;
-        written.and_then(|written| written.last).ok_or_else(|| ServiceError::not_found("tenant", &name))
+        written.and_then(|written| written.last).found("tenant", &name)
     }
 
     /// Starts the client, and writes its result and event.
@@ -123,19 +121,13 @@ impl Backend {
         }
     }
 
-    async fn verified(
-        &self,
-        name: &TenantName,
-        requested_at: i64,
-    ) -> Result<VerificationResult, ServiceError> {
+    async fn verified(&self, name: &TenantName, requested_at: i64) -> Result<VerificationResult> {
         let tenant = self.stored_tenant(name).await?;
         let daemon = self.followed_daemon(&tenant).await?;
         tracing::info!(tenant = %name, daemon = %daemon.name, "verifying a tenant with a CUDA client");
         let mut probed = self.probe_as(&tenant, &daemon).await;
         let mut reader = self.parts.store.read().await?;
-        let now = store::tenants::get(&mut reader, name)
-            .await?
-            .ok_or_else(|| ServiceError::not_found("tenant", name))?;
+        let now = store::tenants::get(&mut reader, name).await?.found("tenant", name)?;
         let revision = store::daemons::get(&mut reader, &daemon.name).await?.map(|daemon| daemon.revision);
         drop(reader);
         if probed.is_ok() && (now.generation != tenant.generation || revision != Some(daemon.revision)) {
@@ -153,7 +145,7 @@ impl Backend {
         name: &TenantName,
         requested_at: i64,
         error: ServiceError,
-    ) -> Result<VerificationResult, ServiceError> {
+    ) -> Result<VerificationResult> {
         let tenant = self.stored_tenant(name).await?;
         let daemon = self.followed_daemon(&tenant).await?;
         tracing::error!(tenant = %name, %error, "a verification failed because of an internal error");
@@ -196,7 +188,7 @@ impl Backend {
         requested_at: i64,
         result: VerificationResult,
         by: EventCause,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         let (name, clock) = (name.clone(), self.parts.clock);
         transact!(self.parts.store, ServiceError, |db| {
             if store::verifications::end(&mut *db, &name, requested_at, &result).await? {
@@ -316,7 +308,7 @@ impl Backend {
         tenant: &Tenant,
         resolved: &Resolved,
         free: &BTreeMap<GpuUuid, u64>,
-    ) -> Result<Option<MemoryLimit>, ServiceError> {
+    ) -> Result<Option<MemoryLimit>> {
         let limits: Option<Vec<_>> =
             resolved.gpus.iter().map(|gpu| resolved.memory.get(gpu).copied()).collect();
         let Some(limit) = limits.and_then(|limits| limits.into_iter().max()) else { return Ok(None) };

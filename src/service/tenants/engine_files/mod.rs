@@ -28,7 +28,7 @@ use crate::domain::resolution::Resolved;
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
 use crate::service::tenants::EnvironmentView;
-use crate::service::{Backend, ServiceError};
+use crate::service::{Backend, Result};
 use crate::store::StoreError;
 use crate::supervisor::ClientDirectory;
 
@@ -87,11 +87,7 @@ impl Backend {
     }
 
     /// Updates the files, unless their inputs are equal to those `kept` last.
-    async fn refresh_engine_files(
-        &self,
-        kept: &mut Option<EngineFileSources>,
-        is_due: bool,
-    ) -> Result<(), ServiceError> {
+    async fn refresh_engine_files(&self, kept: &mut Option<EngineFileSources>, is_due: bool) -> Result<()> {
         let sources = self.engine_file_sources().await?;
         if !is_due && kept.as_ref() == Some(&sources) {
             return Ok(());
@@ -179,7 +175,7 @@ impl Backend {
     }
 
     /// Computes the contents of the files; tenants that `run` and `env` would refuse are left out.
-    async fn engine_files(&self, sources: &EngineFileSources) -> Result<EngineFiles, ServiceError> {
+    async fn engine_files(&self, sources: &EngineFileSources) -> Result<EngineFiles> {
         let EngineFileSources { daemons, tenants, open, .. } = sources;
         let daemon_of = |tenant: &Tenant| daemons.iter().find(|daemon| daemon.name == tenant.spec.daemon);
         let handed_out: Vec<(&Tenant, &Daemon, &ClientDirectory)> = tenants

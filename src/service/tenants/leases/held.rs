@@ -10,8 +10,9 @@ use crate::domain::audit::Target;
 use crate::domain::client::{ClientId, LeaseKind, LeaseRecord};
 use crate::host;
 use crate::service::access::context::RequestContext;
+use crate::service::error::Found as _;
 use crate::service::page::{Page, Paged};
-use crate::service::{Backend, Service, ServiceError};
+use crate::service::{Backend, Result, Service, ServiceError};
 use crate::store::{self, TransactionEnd, transact};
 
 /// A lease that a living process holds.
@@ -44,7 +45,7 @@ impl Service {
         ctx: &RequestContext,
         name: &TenantName,
         page: &Page,
-    ) -> Result<Paged<HeldLease>, ServiceError> {
+    ) -> Result<Paged<HeldLease>> {
         let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
         let after = page.key::<ClientId>()?;
         backend.stored_tenant(name).await?;
@@ -60,7 +61,7 @@ impl Service {
         ctx: &RequestContext,
         name: &TenantName,
         id: ClientId,
-    ) -> Result<HeldLease, ServiceError> {
+    ) -> Result<HeldLease> {
         let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
         backend.stored_tenant(name).await?;
         let found = backend.held_leases(name).await?.into_iter().find(|lease| lease.id == id);
@@ -77,16 +78,14 @@ impl Service {
         name: TenantName,
         id: ClientId,
         dry_run: bool,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<()> {
         let permit = ctx.require(Right::UseTenant(&name))?.on(Target::Lease(name.clone(), id));
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         let boot_id = backend.parts.fleet.context().boot_id.clone();
         let ctx = ctx.clone();
         transact!(backend, write(&permit), |db| {
-            store::tenants::get(&mut *db, &name)
-                .await?
-                .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
+            store::tenants::get(&mut *db, &name).await?.found("tenant", &name)?;
             let records = store::leases::records(&mut *db, &boot_id).await?;
             let found = records
                 .into_iter()
@@ -110,7 +109,7 @@ impl Service {
 }
 
 impl Backend {
-    async fn held_leases(&self, name: &TenantName) -> Result<Vec<HeldLease>, ServiceError> {
+    async fn held_leases(&self, name: &TenantName) -> Result<Vec<HeldLease>> {
         let boot_id = &self.parts.fleet.context().boot_id;
         let records = store::leases::records(&mut *self.parts.store.read().await?, boot_id).await?;
         let clients = self.attributed().await?;

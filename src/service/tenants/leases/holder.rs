@@ -6,7 +6,8 @@ use crate::domain::client::LeaseKind;
 use crate::domain::token::without_secrets;
 use crate::host::signal::never_a_client;
 use crate::host::{Identity, process};
-use crate::service::ServiceError;
+use crate::service::error::field;
+use crate::service::{Result, ServiceError};
 
 /// Longest stored command line, in characters.
 const MAX_COMMAND: usize = 512;
@@ -42,22 +43,17 @@ pub enum LeaseCaller {
 }
 
 /// The process of a request; refused if it cannot be a client of a tenant with this user.
-pub(super) fn holder_of(
-    request: LeaseRequest,
-    caller: LeaseCaller,
-    uid: u32,
-) -> Result<Identity, ServiceError> {
+pub(super) fn holder_of(request: LeaseRequest, caller: LeaseCaller, uid: u32) -> Result<Identity> {
     let found = match request.kind {
         LeaseKind::Own => peer(request, caller)?,
         LeaseKind::Recorded => named(request)?,
     };
     if let Some(start_time) = request.start_time.filter(|start_time| *start_time != found.start_time) {
-        return Err(ServiceError::field(
+        return Err(field!(
             "/start_time",
-            format!(
-                "process {} started at {} and not at {start_time}: the process ID was reused, so find the process again",
-                found.pid, found.start_time
-            ),
+            "process {} started at {} and not at {start_time}: the process ID was reused, so find the process again",
+            found.pid,
+            found.start_time
         ));
     }
     let refused = |why: String| Err(ServiceError::field("/pid", why));
@@ -91,7 +87,7 @@ fn ended(pid: u32) -> String {
 }
 
 /// The peer of the unix socket.
-fn peer(request: LeaseRequest, caller: LeaseCaller) -> Result<Identity, ServiceError> {
+fn peer(request: LeaseRequest, caller: LeaseCaller) -> Result<Identity> {
     let peer = match caller {
         LeaseCaller::Remote => {
             let pointer = if request.pid.is_some() { "/pid" } else { "/kind" };
@@ -111,29 +107,24 @@ fn peer(request: LeaseRequest, caller: LeaseCaller) -> Result<Identity, ServiceE
         LeaseCaller::Local(Some(peer)) => peer,
     };
     match request.pid {
-        Some(pid) if pid != peer.pid => Err(ServiceError::field(
+        Some(pid) if pid != peer.pid => Err(field!(
             "/pid",
-            format!(
-                "process {pid} is not the caller, which is process {}: a process takes its lease itself, as mps-manager run does; \
+            "process {pid} is not the caller, which is process {}: a process takes its lease itself, as mps-manager run does; \
                  to name another one, record it with kind recorded, as an operator",
-                peer.pid
-            ),
+            peer.pid
         )),
         _ => Ok(peer),
     }
 }
 
 /// The process that an operator names.
-fn named(request: LeaseRequest) -> Result<Identity, ServiceError> {
+fn named(request: LeaseRequest) -> Result<Identity> {
     let Some(pid) = request.pid else {
         return Err(ServiceError::field("/pid", "pid is missing: give the process to record"));
     };
     match process::thread_group(pid) {
         Some(group) if group != pid => {
-            return Err(ServiceError::field(
-                "/pid",
-                format!("{pid} is a thread of process {group}: give the process ID, {group}"),
-            ));
+            return Err(field!("/pid", "{pid} is a thread of process {group}: give the process ID, {group}"));
         }
         _ => {}
     }

@@ -3,7 +3,8 @@
 use crate::domain::TenantName;
 use crate::domain::client::ClientId;
 use crate::host;
-use crate::service::ServiceError;
+use crate::service::Result;
+use crate::service::error::conflict;
 use crate::store;
 
 /// Returns true if the process to which a lease was granted still runs.
@@ -16,7 +17,7 @@ pub(super) async fn living_holders(
     db: store::Transaction<'_>,
     name: &TenantName,
     boot_id: &str,
-) -> Result<Vec<ClientId>, ServiceError> {
+) -> Result<Vec<ClientId>> {
     let leases = store::leases::all(db, boot_id).await?;
     let mine = leases.into_iter().filter(|lease| lease.tenant == *name).map(|lease| lease.holder);
     Ok(mine.filter(|holder| is_alive(*holder)).collect())
@@ -27,11 +28,11 @@ pub(in crate::service::tenants) async fn refuse_while_leased(
     db: store::Transaction<'_>,
     name: &TenantName,
     boot_id: &str,
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     match living_holders(db, name, boot_id).await?.first() {
         None => Ok(()),
-        Some(holder) => Err(ServiceError::Conflict(format!(
+        Some(holder) => Err(conflict!(
             "process {holder} holds a lease of tenant {name}: end it first, or revoke the lease"
-        ))),
+        )),
     }
 }

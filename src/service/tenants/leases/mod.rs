@@ -22,6 +22,7 @@ use living::{is_alive, living_holders};
 use crate::domain::condition::{self, ConditionReason};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::access::redaction::{AudienceText, Redacted};
+use crate::service::error::{Found as _, conflict};
 
 use crate::domain::TenantName;
 use crate::domain::access::Right;
@@ -40,7 +41,7 @@ use crate::service::tenants::clients::ClientView;
 use crate::service::tenants::conditions::refuse_expired;
 use crate::service::tenants::placement::{occupy, started_before};
 use crate::service::tenants::provisioning::share_basis;
-use crate::service::{Backend, Service, ServiceError};
+use crate::service::{Backend, Result, Service, ServiceError};
 use crate::store::{self, TransactionEnd, transact};
 use crate::supervisor::Observed;
 
@@ -67,7 +68,7 @@ impl Service {
         request: LeaseRequest,
         caller: LeaseCaller,
         dry_run: bool,
-    ) -> Result<LeaseView, ServiceError> {
+    ) -> Result<LeaseView> {
         let right = match request.kind {
             LeaseKind::Own => Right::UseTenant(&name),
             LeaseKind::Recorded => Right::Operate,
@@ -109,7 +110,7 @@ impl Backend {
         holder: ClientId,
         kind: LeaseKind,
         dry_run: bool,
-    ) -> Result<LeaseView, ServiceError> {
+    ) -> Result<LeaseView> {
         for _ in 0..LEASE_ATTEMPTS {
             let lease = self.lease_unless_changed(permit, name.clone(), holder, kind, dry_run);
             if let Some(lease) = lease.await? {
@@ -123,12 +124,7 @@ impl Backend {
     }
 
     /// Keeps the turn of a process that found no slot.
-    async fn keep_turn(
-        &self,
-        name: &TenantName,
-        holder: ClientId,
-        lacking: Lacking,
-    ) -> Result<(), ServiceError> {
+    async fn keep_turn(&self, name: &TenantName, holder: ClientId, lacking: Lacking) -> Result<()> {
         let tenant = self.stored_tenant(name).await?;
         let daemon = self.followed_daemon(&tenant).await?;
         self.launches.wait(holder, name, gpus_of(&tenant.spec, &daemon.spec), lacking);
@@ -144,7 +140,7 @@ impl Backend {
         holder: ClientId,
         kind: LeaseKind,
         dry_run: bool,
-    ) -> Result<Option<LeaseView>, ServiceError> {
+    ) -> Result<Option<LeaseView>> {
         let tenant = self.stored_tenant(&name).await?;
         refuse_expired(&tenant, self.parts.clock.unix_ms())?;
         let before = self.followed_daemon(&tenant).await?;
@@ -173,9 +169,7 @@ impl Backend {
         let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
         let (command, clock) = (command_of(holder.pid), self.parts.clock);
         let unchanged = transact!(self, write(permit), |db| {
-            let now = store::tenants::get(&mut *db, &name)
-                .await?
-                .ok_or_else(|| ServiceError::not_found("tenant", &name))?;
+            let now = store::tenants::get(&mut *db, &name).await?.found("tenant", &name)?;
             if now.spec != tenant.spec {
                 return Ok((false, TransactionEnd::RollBack));
             }
@@ -220,7 +214,7 @@ impl Backend {
     /// Fails closed: no process is sent to a daemon whose settings were not read back.
     ///
     /// The error names the daemon's layout if that is the cause.
-    async fn refuse_unless_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), ServiceError> {
+    async fn refuse_unless_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<()> {
         let mut reader = self.parts.store.read().await?;
         refuse_cordoned(&mut reader, &daemon.name, &daemon.spec).await?;
         drop(reader);
@@ -232,7 +226,7 @@ impl Backend {
         })
     }
 
-    pub(super) async fn await_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<(), ServiceError> {
+    pub(super) async fn await_serving(&self, tenant: &Tenant, daemon: &Daemon) -> Result<()> {
         let (name, mode) = (&daemon.name, daemon.spec.mode);
         let Some(handle) = self.parts.fleet.get(name) else {
             return Err(
@@ -244,8 +238,7 @@ impl Backend {
         let stopped = handle.observed().status.phase == Phase::Stopped;
         if stopped && daemon.spec.desired_state == DesiredState::Stopped {
             // It stays stopped until someone starts it: waiting or retrying does not help.
-            return Err(ServiceError::Conflict(format!("daemon {name} is stopped: start it first"))
-                .visible_to_tenants());
+            return Err(conflict!("daemon {name} is stopped: start it first").visible_to_tenants());
         }
         // Any change of a daemon in static mode may bind other tenants to its partitions, and with a strategy may raise this one's share,
         // to which the server still holds a client that connects before it is applied.
@@ -281,7 +274,7 @@ impl Backend {
     }
 
     /// Number of living processes of a tenant: its clients and the holders of its leases.
-    pub(super) async fn processes_of(&self, name: &TenantName) -> Result<usize, ServiceError> {
+    pub(super) async fn processes_of(&self, name: &TenantName) -> Result<usize> {
         let clients = families_of(&self.attributed().await?, name);
         let boot_id = &self.parts.fleet.context().boot_id;
         let holders = living_holders(&mut *self.parts.store.read().await?, name, boot_id).await?;
@@ -289,12 +282,7 @@ impl Backend {
     }
 
     /// Refuses a process that came after others that wait for the same slot, unless it has one.
-    async fn refuse_unless_first(
-        &self,
-        tenant: &Tenant,
-        daemon: &Daemon,
-        holder: ClientId,
-    ) -> Result<(), ServiceError> {
+    async fn refuse_unless_first(&self, tenant: &Tenant, daemon: &Daemon, holder: ClientId) -> Result<()> {
         let name = &tenant.name;
         let gpus = gpus_of(&tenant.spec, &daemon.spec);
         let Some((before, lacking)) = self.launches.ahead(holder, name, &gpus) else { return Ok(()) };
@@ -319,7 +307,7 @@ fn families_of(clients: &[ClientView], name: &TenantName) -> Vec<(ClientId, Vec<
 }
 
 /// Refuses a process for which `max_clients` leaves no slot.
-fn refuse_over_max(name: &TenantName, max: Option<u32>, taken: usize) -> Result<(), ServiceError> {
+fn refuse_over_max(name: &TenantName, max: Option<u32>, taken: usize) -> Result<()> {
     let Some(max) = max.filter(|max| taken > usize::try_from(*max).unwrap_or(usize::MAX)) else {
         return Ok(());
     };
@@ -336,7 +324,7 @@ fn refuse_if_full(
     leased: &[Lease],
     tenants: &[Tenant],
     ceiling: u32,
-) -> Result<(), ServiceError> {
+) -> Result<()> {
     for gpu in gpus {
         let sees = |tenant: &Tenant| tenant.spec.sees(&gpu.uuid);
         let of = |name: &TenantName| tenants.iter().find(|tenant| tenant.name == *name);
