@@ -3,7 +3,8 @@
 use super::InvalidValue;
 
 /// The short ID that names a tenant's directory: ten hexadecimal digits, made at random once for each tenant.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
+#[serde(try_from = "String")]
 pub struct TenantDirectory(String);
 
 impl TenantDirectory {
@@ -30,6 +31,14 @@ impl TenantDirectory {
     /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for TenantDirectory {
+    type Error = InvalidValue;
+
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
+        Self::parse(&text)
     }
 }
 

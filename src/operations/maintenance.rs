@@ -7,20 +7,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use tokio::time::Instant;
 
 use super::daemon::{handle, names, readiness, stopped};
 use super::holders::Holders;
 use super::{Engine, OperationFailure, Result, Stop, drain};
 use crate::domain::count::{counted, joined};
-use crate::domain::daemon::DesiredState;
+use crate::domain::daemon::{Daemon, DesiredState};
 use crate::domain::event::DomainEvent;
 use crate::domain::maintenance::{DeviceHolder, DrainLimit, Maintenance, MaintenanceState};
 use crate::domain::operation::{Operation, Undo};
 use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::{Inventory, InventoryError, Suspendable, SuspendedGpus, TimeLimited};
-use crate::store::{self, transact};
+use crate::store::{self, Transaction, transact};
 
 /// Longest time for which a process of ours that is about to exit may keep a GPU open.
 const PROCESS_EXIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -70,7 +70,10 @@ async fn take_down(
         };
         engine
             .step(id, "cordon", async {
-                let daemons = write(engine, MaintenanceChange::Put(maintenance)).await?;
+                let put =
+                    transact!(engine, write_maintenance(), |db, _| store::maintenance::put(db, &maintenance)
+                        .await);
+                let daemons = put?;
                 Ok::<_, OperationFailure>(((), format!("no new clients on {}", listed(&daemons))))
             })
             .await?;
@@ -96,7 +99,15 @@ async fn take_down(
 
 /// Writes that the covered daemons stay down from now on, if they are the ones that were emptied; false if not.
 async fn hold_down(engine: &Engine, emptied: Vec<DaemonName>) -> Result<bool> {
-    write(engine, MaintenanceChange::Quitting(emptied)).await?;
+    transact!(engine, write_maintenance(), |db, before| {
+        let Some(before) = before else { return Ok(()) };
+        let covered = store::daemons::managed_on(&mut *db, &before.gpus).await?;
+        if covered.iter().all(|daemon| emptied.contains(daemon)) {
+            let state = MaintenanceState::Quitting;
+            store::maintenance::put(db, &Maintenance { state, ..before }).await?;
+        }
+        Ok(())
+    })?;
     Ok(state(engine).await? == Some(MaintenanceState::Quitting))
 }
 
@@ -157,7 +168,7 @@ async fn release_driver(engine: &Engine) -> Result<((), String)> {
     let remembered: SuspendedGpus =
         answered(engine, Instant::now() + DRIVER_TIMEOUT, TimeLimited::remember).await?;
     let text = serde_json::to_string(&remembered)?;
-    write(engine, MaintenanceChange::Active(text)).await?;
+    transact!(engine, write_maintenance(), |db, _| store::maintenance::put_active(db, &text).await)?;
     let inventory = Arc::clone(&engine.inventory);
     let closed = blocking(move || inventory.suspend(remembered, CLOSE_TIMEOUT)).await?;
     closed.map_err(|error| format!("the driver could not be released: {error}"))?;
@@ -239,7 +250,7 @@ async fn undone(engine: &Engine) -> Result<((), String)> {
         return Ok(((), "nothing was changed".to_owned()));
     }
     open_driver(engine).await?;
-    let daemons = write(engine, MaintenanceChange::Over).await?;
+    let daemons = transact!(engine, write_maintenance(), |db, _| store::maintenance::delete(db).await)?;
     Ok(((), format!("{} as before", listed(&daemons))))
 }
 
@@ -265,7 +276,11 @@ pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<()> {
         .await?;
     engine
         .step(id, "start the daemons", async {
-            let daemons = write(engine, MaintenanceChange::State(MaintenanceState::Ending)).await?;
+            let daemons = transact!(engine, write_maintenance(), |db, before| {
+                let Some(before) = before else { return Ok(()) };
+                let state = MaintenanceState::Ending;
+                store::maintenance::put(db, &Maintenance { state, ..before }).await
+            })?;
             Ok::<_, OperationFailure>(((), format!("{} are what their specs say", listed(&daemons))))
         })
         .await?;
@@ -278,7 +293,8 @@ pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<()> {
         .await?;
     engine
         .step(id, "take clients again", async {
-            let daemons = write(engine, MaintenanceChange::Over).await?;
+            let daemons =
+                transact!(engine, write_maintenance(), |db, _| store::maintenance::delete(db).await)?;
             Ok::<_, OperationFailure>(((), format!("{} as their specs say", listed(&daemons))))
         })
         .await?;
@@ -290,17 +306,14 @@ pub(super) async fn end(engine: &Engine, operation: &Operation) -> Result<()> {
 
 /// Waits for each covered daemon that should run, and returns the reason of each that does not become ready.
 async fn unready(engine: &Engine) -> Result<Vec<String>> {
-    let mut running = Vec::new();
-    for daemon in covered(engine).await? {
-        let mut reader = engine.store.read().await?;
-        let known = store::daemons::get(&mut reader, &daemon).await?;
-        if known.is_some_and(|known| known.spec.desired_state == DesiredState::Running) {
-            running.push(daemon);
-        }
-    }
-    let waits = running.iter().map(|daemon| async move {
-        let ready = readiness(&handle(engine, daemon)?).await;
-        ready.map_err(|why| OperationFailure::from(format!("daemon {daemon}: {why}")))
+    let Some(maintenance) = current(engine).await? else { return Ok(Vec::new()) };
+    let mut daemons = store::daemons::all(&mut *engine.store.read().await?).await?;
+    daemons.retain(|Daemon { spec, .. }| {
+        !spec.is_observed() && maintenance.covers(&spec.gpus) && spec.desired_state == DesiredState::Running
+    });
+    let waits = daemons.iter().map(|Daemon { name, .. }| async move {
+        let ready = readiness(&handle(engine, name)?).await;
+        ready.map_err(|why| OperationFailure::from(format!("daemon {name}: {why}")))
     });
     Ok(failures(join_all(waits).await))
 }
@@ -310,72 +323,38 @@ fn failures(results: Vec<Result<()>>) -> Vec<String> {
     results.into_iter().filter_map(Result::err).map(|failure| failure.to_string()).collect()
 }
 
-/// A change of the stored maintenance.
-enum MaintenanceChange {
-    Put(Maintenance),
-    State(MaintenanceState),
-    /// Keeps its daemons down, if these are all of them.
-    Quitting(Vec<DaemonName>),
-    /// Records that the driver is released, with the state of the GPUs to report meanwhile.
-    Active(String),
-    Over,
-}
-
-/// Writes how far the maintenance is and, in the same transaction, raises the generation of each daemon that it covers;
-/// publishes what they should be after the commit.
-async fn write(engine: &Engine, change: MaintenanceChange) -> Result<Vec<DaemonName>> {
-    let gpus = engine.gpus().await?;
-    let (manager_uid, clock) = (engine.manager_uid, engine.clock);
-    let written = transact!(engine.store, |db| {
-        let before = store::maintenance::get(&mut *db).await?;
-        match change {
-            MaintenanceChange::Put(maintenance) => {
-                store::maintenance::put(&mut *db, &maintenance).await?;
+impl Engine {
+    /// Changes how far the maintenance is and, in the same transaction, raises the generation of each daemon that it covers;
+    /// publishes what they should be after the commit, and returns them.
+    async fn write_maintenance<F>(&self, change: F) -> Result<Vec<DaemonName>>
+    where
+        F: for<'c> FnOnce(Transaction<'c>, Option<Maintenance>) -> BoxFuture<'c, store::Result<()>>
+            + Send
+            + 'static,
+    {
+        let gpus = self.gpus().await?;
+        let (manager_uid, clock) = (self.manager_uid, self.clock);
+        let desired = transact!(self.store, |db| {
+            let before = store::maintenance::get(&mut *db).await?;
+            change(&mut *db, before.clone()).await?;
+            let after = store::maintenance::get(&mut *db).await?;
+            if let Some(event) = maintenance_event(before.as_ref(), after.as_ref()) {
+                store::events::append(&mut *db, &event.into(), clock.unix_ms()).await?;
             }
-            MaintenanceChange::State(state) => {
-                if let Some(before) = &before {
-                    let now = Maintenance { state, ..before.clone() };
-                    store::maintenance::put(&mut *db, &now).await?;
+            let mut desired = Vec::new();
+            for daemon in store::daemons::all(&mut *db).await? {
+                let covers = |maintenance: &Maintenance| maintenance.covers(&daemon.spec.gpus);
+                if !daemon.spec.is_observed() && before.iter().chain(&after).any(covers) {
+                    store::daemons::touch(&mut *db, &[&daemon.name]).await?;
+                    desired.extend(store::plans::desired(&mut *db, &daemon.name, &gpus, manager_uid).await?);
                 }
             }
-            MaintenanceChange::Quitting(emptied) => {
-                if let Some(before) = &before
-                    && store::daemons::managed_on(&mut *db, &before.gpus)
-                        .await?
-                        .iter()
-                        .all(|daemon| emptied.contains(daemon))
-                {
-                    let now = Maintenance { state: MaintenanceState::Quitting, ..before.clone() };
-                    store::maintenance::put(&mut *db, &now).await?;
-                }
-            }
-            MaintenanceChange::Active(remembered) => {
-                store::maintenance::put_active(&mut *db, &remembered).await?;
-            }
-            MaintenanceChange::Over => store::maintenance::delete(&mut *db).await?,
-        }
-        let after = store::maintenance::get(&mut *db).await?;
-        if let Some(event) = maintenance_event(before.as_ref(), after.as_ref()) {
-            store::events::append(&mut *db, &event.into(), clock.unix_ms()).await?;
-        }
-        let mut desired = Vec::new();
-        for daemon in store::daemons::all(&mut *db).await? {
-            let covered = |maintenance: &Option<Maintenance>| {
-                maintenance.as_ref().is_some_and(|maintenance| maintenance.covers(&daemon.spec.gpus))
-            };
-            if !daemon.spec.is_observed() && (covered(&before) || covered(&after)) {
-                store::daemons::touch(&mut *db, &[&daemon.name]).await?;
-                desired.extend(store::plans::desired(&mut *db, &daemon.name, &gpus, manager_uid).await?);
-            }
-        }
-        Ok(desired)
-    });
-    let desired = written?;
-    let daemons = desired.iter().map(|desired| desired.name.clone()).collect();
-    for desired in desired {
-        engine.fleet.publish(desired, None);
+            Ok(desired)
+        })?;
+        let daemons = desired.iter().map(|desired| desired.name.clone()).collect();
+        desired.into_iter().for_each(|desired| self.fleet.publish(desired, None));
+        Ok(daemons)
     }
-    Ok(daemons)
 }
 
 async fn current(engine: &Engine) -> Result<Option<Maintenance>> {

@@ -1,6 +1,10 @@
 //! Daemons, the GPUs they hold, and the control process each has.
 
-use super::{Db, Result, StoreError, from_json, parsed, replays, rows, to_json};
+use std::path::Path;
+
+use super::rows::execute;
+use super::values::{AsJson, AsText};
+use super::{Db, Result, replays, to_json};
 use crate::domain::daemon::{Daemon, DaemonDirectories, DaemonSpec, Incarnation};
 use crate::domain::{DaemonName, GpuUuid, Inode, LayoutName};
 
@@ -8,46 +12,22 @@ use crate::domain::{DaemonName, GpuUuid, Inode, LayoutName};
 macro_rules! select {
     ($rest:tt $(, $value:expr)*) => {
         sqlx::query_as!(
-            DaemonRow,
-            r#"SELECT name AS "name!", spec, revision, generation, created_at, updated_at FROM daemons "# + $rest
+            Daemon,
+            r#"SELECT name AS "name!: AsText<DaemonName>", spec AS "spec: AsJson<DaemonSpec>", revision, generation, created_at, updated_at
+               FROM daemons "# + $rest
             $(, $value)*
         )
     };
 }
 
-struct DaemonRow {
-    name: String,
-    spec: String,
-    revision: i64,
-    generation: i64,
-    created_at: i64,
-    updated_at: i64,
-}
-
-impl TryFrom<DaemonRow> for Daemon {
-    type Error = StoreError;
-
-    fn try_from(row: DaemonRow) -> Result<Self> {
-        Ok(Self {
-            name: parsed("a daemon's name", DaemonName::parse(&row.name))?,
-            spec: from_json("a daemon's spec", &row.spec)?,
-            revision: row.revision,
-            generation: row.generation,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-        })
-    }
-}
-
 /// The daemon of that name.
 pub async fn get(db: &mut Db, name: &DaemonName) -> Result<Option<Daemon>> {
-    let name = name.as_str();
-    rows::one(db, select!("WHERE name = ?", name)).await
+    Ok(select!("WHERE name = ?", name.as_str()).fetch_optional(db).await?)
 }
 
 /// All daemons, by name.
 pub async fn all(db: &mut Db) -> Result<Vec<Daemon>> {
-    rows::all(db, select!("ORDER BY name")).await
+    Ok(select!("ORDER BY name").fetch_all(db).await?)
 }
 
 /// The daemons with one of these GPUs, by name, without those that are only observed: they are their owners'.
@@ -65,132 +45,107 @@ pub async fn with_layout(db: &mut Db, name: &LayoutName) -> Result<Vec<DaemonNam
 
 /// Up to `limit` daemons by name, from the one after `after`.
 pub async fn page(db: &mut Db, after: &str, limit: i64) -> Result<Vec<Daemon>> {
-    rows::all(db, select!("WHERE name > ? ORDER BY name LIMIT ?", after, limit)).await
+    Ok(select!("WHERE name > ? ORDER BY name LIMIT ?", after, limit).fetch_all(db).await?)
 }
 
 /// Writes a spec, new or changed, and raises revision and generation. A new daemon begins with generation 1, and with a revision that no
 /// daemon of its name had before. The record of a restart ends where the layout is no longer desired.
 pub async fn put(db: &mut Db, name: &DaemonName, spec: &DaemonSpec, now: i64) -> Result<()> {
     replays::call_off_restart(&mut *db, name, Some(spec), now).await?;
-    let (key, json) = (name.as_str(), to_json(spec));
-    sqlx::query!(
+    execute!(
+        db,
         "INSERT INTO daemons (name, spec, revision, generation, created_at, updated_at, events_visible_from)
          VALUES (?1, ?2, coalesce((SELECT revision FROM daemon_counters WHERE daemon = ?1), 0) + 1, 1, ?3, ?3,
                  coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0) + 1)
          ON CONFLICT (name) DO UPDATE
          SET spec = excluded.spec, revision = revision + 1, generation = generation + 1, updated_at = excluded.updated_at",
-        key,
-        json,
+        name.as_str(),
+        to_json(spec),
         now
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// Gives a GPU to a daemon, or to none. The spec of a daemon that a host file replaces still names the GPUs that it handed on.
 pub async fn hold(db: &mut Db, gpu: &GpuUuid, daemon: Option<&DaemonName>) -> Result<()> {
-    let (gpu, daemon) = (gpu.as_str(), daemon.map(DaemonName::as_str));
-    sqlx::query!("DELETE FROM daemon_gpus WHERE gpu = ?", gpu).execute(&mut *db).await?;
-    sqlx::query!(
+    execute!(db, "DELETE FROM daemon_gpus WHERE gpu = ?", gpu.as_str())?;
+    execute!(
+        db,
         "INSERT INTO daemon_gpus (gpu, daemon) SELECT ?1, name FROM daemons WHERE name = ?2",
-        gpu,
-        daemon
+        gpu.as_str(),
+        daemon.map(DaemonName::as_str)
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// The daemon that holds a GPU.
 pub async fn holder(db: &mut Db, gpu: &GpuUuid) -> Result<Option<DaemonName>> {
-    let gpu = gpu.as_str();
-    sqlx::query_scalar!("SELECT daemon FROM daemon_gpus WHERE gpu = ?", gpu)
-        .fetch_optional(db)
-        .await?
-        .map(|name| parsed("a daemon's name", DaemonName::parse(&name)))
-        .transpose()
+    let query = sqlx::query_scalar!(
+        r#"SELECT daemon AS "daemon: AsText<DaemonName>" FROM daemon_gpus WHERE gpu = ?"#,
+        gpu.as_str()
+    );
+    Ok(query.fetch_optional(db).await?.map(|daemon| daemon.0))
 }
 
 /// Raises the generation of daemons: something that feeds them changed.
 pub async fn touch(db: &mut Db, names: &[&DaemonName]) -> Result<()> {
-    let names = to_json(&names);
-    sqlx::query!(
+    execute!(
+        db,
         "UPDATE daemons SET generation = generation + 1 WHERE name IN (SELECT value FROM json_each(?))",
-        names
+        to_json(&names)
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// The last revision of a daemon that had this name; 0 if there was none.
 pub async fn last_revision(db: &mut Db, name: &DaemonName) -> Result<i64> {
-    let name = name.as_str();
-    let last = sqlx::query_scalar!("SELECT revision FROM daemon_counters WHERE daemon = ?", name);
+    let last = sqlx::query_scalar!("SELECT revision FROM daemon_counters WHERE daemon = ?", name.as_str());
     Ok(last.fetch_optional(db).await?.unwrap_or(0))
 }
 
 /// The first event of a daemon: those before are of another that had its name.
 pub async fn events_visible_from(db: &mut Db, name: &DaemonName) -> Result<Option<i64>> {
-    let name = name.as_str();
-    let from = sqlx::query_scalar!("SELECT events_visible_from FROM daemons WHERE name = ?", name);
+    let from = sqlx::query_scalar!("SELECT events_visible_from FROM daemons WHERE name = ?", name.as_str());
     Ok(from.fetch_optional(db).await?)
 }
 
 /// Forgets a daemon and its control process; the record of a restart of it ends.
 pub async fn delete(db: &mut Db, name: &DaemonName, now: i64) -> Result<()> {
     replays::call_off_restart(&mut *db, name, None, now).await?;
-    let name = name.as_str();
-    sqlx::query!("DELETE FROM daemons WHERE name = ?", name).execute(db).await?;
-    Ok(())
+    execute!(db, "DELETE FROM daemons WHERE name = ?", name.as_str())
 }
 
 /// The incarnation of a daemon.
 pub async fn incarnation(db: &mut Db, name: &DaemonName) -> Result<Option<Incarnation>> {
-    let name = name.as_str();
-    let row = sqlx::query!(
-        r#"SELECT token, boot_id, pid, start_time, pipe_inode, pipe_birth_ns, applied_generation, is_foreign AS "is_foreign: bool",
-                  pipe_directory, log_directory
+    let query = sqlx::query!(
+        r#"SELECT token, boot_id, pid AS "pid: u32", start_time AS "start_time: u64", pipe_inode, pipe_birth_ns, applied_generation,
+                  is_foreign AS "foreign: bool", pipe_directory, log_directory
            FROM incarnations WHERE daemon = ?"#,
-        name
-    )
-    .fetch_optional(db)
-    .await?;
-    row.map(|row| {
-        let pid = row.pid.map(u32::try_from).transpose();
-        let start_time = row.start_time.map(u64::try_from).transpose();
-        Ok(Incarnation {
-            token: row.token,
-            boot_id: row.boot_id,
-            process: parsed("a process ID", pid)?.zip(parsed("a start time", start_time)?),
-            pipe_inode: row
-                .pipe_inode
-                .map(|number| Inode { number: number.cast_unsigned(), born: row.pipe_birth_ns }),
-            applied: row.applied_generation,
-            home: row.pipe_directory.zip(row.log_directory).map(|(pipe, log)| DaemonDirectories {
-                pipe_directory: pipe.into(),
-                log_directory: log.into(),
-                foreign: row.is_foreign,
-            }),
-        })
-    })
-    .transpose()
+        name.as_str()
+    );
+    let incarnation = query.map(|row| Incarnation {
+        token: row.token,
+        boot_id: row.boot_id,
+        process: row.pid.zip(row.start_time),
+        pipe_inode: row
+            .pipe_inode
+            .map(|number| Inode { number: number.cast_unsigned(), born: row.pipe_birth_ns }),
+        applied: row.applied_generation,
+        home: row.pipe_directory.zip(row.log_directory).map(|(pipe, log)| DaemonDirectories {
+            pipe_directory: pipe.into(),
+            log_directory: log.into(),
+            foreign: row.foreign,
+        }),
+    });
+    Ok(incarnation.fetch_optional(db).await?)
 }
 
 /// The daemon whose control process this is, by what was stored of it.
 pub async fn with_process(db: &mut Db, boot_id: &str, process: (u32, u64)) -> Result<Option<DaemonName>> {
-    let (pid, start_time) = (i64::from(process.0), process.1.cast_signed());
-    sqlx::query_scalar!(
-        r#"SELECT daemon AS "daemon!" FROM incarnations WHERE boot_id = ? AND pid = ? AND start_time = ?"#,
+    let query = sqlx::query_scalar!(
+        r#"SELECT daemon AS "daemon!: AsText<DaemonName>" FROM incarnations WHERE boot_id = ? AND pid = ? AND start_time = ?"#,
         boot_id,
-        pid,
-        start_time
-    )
-    .fetch_optional(db)
-    .await?
-    .map(|name| parsed("a daemon's name", DaemonName::parse(&name)))
-    .transpose()
+        process.0,
+        process.1.cast_signed()
+    );
+    Ok(query.fetch_optional(db).await?.map(|daemon| daemon.0))
 }
 
 /// Writes the incarnation of a daemon in place of the one before; nothing for a daemon that is gone.
@@ -200,37 +155,29 @@ pub async fn put_incarnation(
     incarnation: &Incarnation,
     now: i64,
 ) -> Result<()> {
-    let name = name.as_str();
-    let pid = incarnation.process.map(|(pid, _)| i64::from(pid));
-    let start_time = incarnation.process.map(|(_, start)| start.cast_signed());
-    let inode = incarnation.pipe_inode.map(|inode| inode.number.cast_signed());
-    let born = incarnation.pipe_inode.and_then(|inode| inode.born);
+    let (pid, start_time) = incarnation.process.unzip();
     let home = incarnation.home.as_ref();
-    let foreign = incarnation.is_foreign();
     // Adoption refuses a directory whose name is no text.
-    let pipe_directory = home.map(|home| home.pipe_directory.to_string_lossy().into_owned());
-    let log_directory = home.map(|home| home.log_directory.to_string_lossy().into_owned());
-    sqlx::query!(
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    execute!(
+        db,
         "INSERT OR REPLACE INTO incarnations
              (daemon, token, boot_id, pid, start_time, pipe_inode, applied_generation, written_at,
               is_foreign, pipe_directory, log_directory, pipe_birth_ns)
          SELECT name, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 FROM daemons WHERE name = ?1",
-        name,
+        name.as_str(),
         incarnation.token,
         incarnation.boot_id,
         pid,
-        start_time,
-        inode,
+        start_time.map(u64::cast_signed),
+        incarnation.pipe_inode.map(|inode| inode.number.cast_signed()),
         incarnation.applied,
         now,
-        foreign,
-        pipe_directory,
-        log_directory,
-        born
+        incarnation.is_foreign(),
+        home.map(|home| path(&home.pipe_directory)),
+        home.map(|home| path(&home.log_directory)),
+        incarnation.pipe_inode.and_then(|inode| inode.born)
     )
-    .execute(db)
-    .await?;
-    Ok(())
 }
 
 /// Forgets the process of a daemon that the manager stopped: a manager that finds it gone would take it for one that died.

@@ -1,10 +1,6 @@
-//! Statements, and the rows that a query finds.
+//! Statements, and the conditions of queries.
 
-use sqlx::query::Map;
-use sqlx::sqlite::SqliteRow;
-use sqlx::{Encode, IntoArguments, QueryBuilder, Sqlite, Type};
-
-use super::{Db, Result, StoreError};
+use sqlx::{Encode, QueryBuilder, Sqlite, Type};
 
 /// Runs a statement with its values.
 macro_rules! execute {
@@ -36,26 +32,4 @@ where
     let Some(value) = value else { return };
     let (before, after) = condition.split_once('?').unwrap_or((condition, ""));
     query.push(" AND ").push(before).push_bind(value).push(after);
-}
-
-/// All that it finds, in its order.
-pub(super) async fn all<R, V, F, A>(db: &mut Db, query: Map<'_, Sqlite, F, A>) -> Result<Vec<V>>
-where
-    F: FnMut(SqliteRow) -> Result<R, sqlx::Error> + Send,
-    R: Send + Unpin,
-    A: IntoArguments<Sqlite> + Send,
-    V: TryFrom<R, Error = StoreError>,
-{
-    query.fetch_all(db).await?.into_iter().map(V::try_from).collect()
-}
-
-/// The only one that it finds, if there is one.
-pub(super) async fn one<R, V, F, A>(db: &mut Db, query: Map<'_, Sqlite, F, A>) -> Result<Option<V>>
-where
-    F: FnMut(SqliteRow) -> Result<R, sqlx::Error> + Send,
-    R: Send + Unpin,
-    A: IntoArguments<Sqlite> + Send,
-    V: TryFrom<R, Error = StoreError>,
-{
-    query.fetch_optional(db).await?.map(V::try_from).transpose()
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use sqlx::{QueryBuilder, Sqlite};
 
-use super::{Db, Result, StoreError, from_json, parsed, partition_leases, rows, to_json};
+use super::rows::execute;
+use super::values::{AsJson, AsText};
+use super::{Db, Result, partition_leases, to_json};
 use crate::domain::attribution::Candidate;
 use crate::domain::tenant::{LabelSelector, Tenant, TenantSpec};
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
@@ -15,90 +17,68 @@ const ROWS: usize = 1000;
 /// Reads tenants, by the rest of a statement and its values.
 macro_rules! select {
     ($rest:tt $(, $value:expr)*) => {
-        sqlx::query_as!(
-            TenantRow,
-            r#"SELECT name AS "name!", spec, generation, daemon_generation, created_at, updated_at, directory, expires_at,
-                draining AS "draining: bool", finished AS "finished: bool" FROM tenants "# + $rest
+        sqlx::query!(
+            r#"SELECT name AS "name!: AsText<TenantName>", spec AS "spec: AsJson<TenantSpec>", generation, daemon_generation, created_at,
+                updated_at, directory AS "directory: AsText<TenantDirectory>", expires_at, draining AS "draining: bool",
+                finished AS "finished: bool" FROM tenants "# + $rest
             $(, $value)*
         )
-    };
-}
-
-struct TenantRow {
-    name: String,
-    spec: String,
-    generation: i64,
-    daemon_generation: i64,
-    created_at: i64,
-    updated_at: i64,
-    directory: String,
-    expires_at: Option<i64>,
-    draining: bool,
-    finished: bool,
-}
-
-impl TryFrom<TenantRow> for Tenant {
-    type Error = StoreError;
-
-    fn try_from(row: TenantRow) -> Result<Self> {
-        let spec: TenantSpec = from_json("a tenant's spec", &row.spec)?;
-        Ok(Self {
-            name: parsed("a tenant's name", TenantName::parse(&row.name))?,
-            spec: TenantSpec { expires_at: row.expires_at, ..spec },
+        .map(|row| Tenant {
+            name: row.name.0,
+            spec: TenantSpec { expires_at: row.expires_at, ..row.spec.0 },
             generation: row.generation,
             daemon_generation: row.daemon_generation,
             created_at: row.created_at,
             updated_at: row.updated_at,
-            directory: parsed("a tenant's directory", TenantDirectory::parse(&row.directory))?,
+            directory: row.directory.0,
             draining: row.draining,
             finished: row.finished,
         })
-    }
+    };
 }
 
 /// The tenant of that name.
 pub async fn get(db: &mut Db, name: &TenantName) -> Result<Option<Tenant>> {
-    let name = name.as_str();
-    rows::one(db, select!("WHERE name = ?", name)).await
+    Ok(select!("WHERE name = ?", name.as_str()).fetch_optional(db).await?)
 }
 
 /// All tenants, by daemon and name.
 pub async fn all(db: &mut Db) -> Result<Vec<Tenant>> {
-    rows::all(db, select!("ORDER BY daemon, name")).await
+    Ok(select!("ORDER BY daemon, name").fetch_all(db).await?)
 }
 
 /// The tenants of a daemon, by name.
 pub async fn of_daemon(db: &mut Db, daemon: &DaemonName) -> Result<Vec<Tenant>> {
-    let daemon = daemon.as_str();
-    rows::all(db, select!("WHERE daemon = ? ORDER BY name", daemon)).await
+    Ok(select!("WHERE daemon = ? ORDER BY name", daemon.as_str()).fetch_all(db).await?)
 }
 
 /// The tenants that have expired at this time or are drained, the first to expire first.
 pub async fn expired(db: &mut Db, now: i64) -> Result<Vec<Tenant>> {
-    rows::all(db, select!("WHERE expires_at <= ? OR draining = 1 ORDER BY expires_at, name", now)).await
+    let query = select!("WHERE expires_at <= ? OR draining = 1 ORDER BY expires_at, name", now);
+    Ok(query.fetch_all(db).await?)
 }
 
 /// The directories of all tenants.
 pub async fn directories(db: &mut Db) -> Result<Vec<TenantDirectory>> {
-    let rows = sqlx::query_scalar!("SELECT directory FROM tenants ORDER BY directory").fetch_all(db).await?;
-    rows.iter().map(|row| parsed("a tenant's directory", TenantDirectory::parse(row))).collect()
+    let query = sqlx::query_scalar!(
+        r#"SELECT directory AS "directory: AsText<TenantDirectory>" FROM tenants ORDER BY directory"#
+    );
+    Ok(query.fetch_all(db).await?.into_iter().map(|directory| directory.0).collect())
 }
 
 /// Returns the tenants of a daemon by name, as attribution sees them, without reading each spec.
 pub async fn candidates(db: &mut Db, daemon: &DaemonName) -> Result<Vec<Candidate>> {
-    let wanted = daemon.as_str();
-    let rows = sqlx::query!(
-        r#"SELECT name AS "name!", coalesce(json_extract(spec, '$.uid'), 0) AS "uid!: i64", directory
+    let query = sqlx::query!(
+        r#"SELECT name AS "tenant!: AsText<TenantName>", coalesce(json_extract(spec, '$.uid'), 0) AS "uid!: u32",
+               directory AS "directory: AsText<TenantDirectory>"
            FROM tenants WHERE daemon = ? ORDER BY name"#,
-        wanted
+        daemon.as_str()
     );
-    let candidate = |name: &str, uid: i64, directory: &str| {
-        let tenant = parsed("a tenant's name", TenantName::parse(name))?;
-        let directory = parsed("a tenant's directory", TenantDirectory::parse(directory))?;
-        let uid = parsed("a tenant's user", u32::try_from(uid))?;
-        Ok(Candidate { tenant, daemon: daemon.clone(), uid, directory })
-    };
-    rows.fetch_all(db).await?.into_iter().map(|row| candidate(&row.name, row.uid, &row.directory)).collect()
+    let candidates = query.map(|row| {
+        let (AsText(tenant), AsText(directory)) = (row.tenant, row.directory);
+        Candidate { tenant, daemon: daemon.clone(), uid: row.uid, directory }
+    });
+    Ok(candidates.fetch_all(db).await?)
 }
 
 /// Up to `limit` tenants by name, from the one after `after`: of one daemon, if one is named, and with a text in their names, if
@@ -111,7 +91,6 @@ pub async fn page(
     after: &str,
     limit: i64,
 ) -> Result<Vec<Tenant>> {
-    let (daemon, labels) = (daemon.map(DaemonName::as_str), to_json(labels));
     let query = select!(
         "WHERE name > ?1 AND (?2 IS NULL OR daemon = ?2) AND (?3 IS NULL OR instr(name, ?3) > 0)
              AND NOT EXISTS (
@@ -122,34 +101,32 @@ pub async fn page(
              )
            ORDER BY name LIMIT ?5",
         after,
-        daemon,
+        daemon.map(DaemonName::as_str),
         text,
-        labels,
+        to_json(labels),
         limit
     );
-    rows::all(db, query).await
+    Ok(query.fetch_all(db).await?)
 }
 
 /// A tenant with those beside it, and with those of another daemon, by name.
 pub async fn beside(db: &mut Db, tenant: &TenantName, other: Option<&DaemonName>) -> Result<Vec<Tenant>> {
-    let (tenant, other) = (tenant.as_str(), other.map(DaemonName::as_str));
     let query = select!(
         "WHERE daemon IN (?2, (SELECT daemon FROM tenants WHERE name = ?1)) ORDER BY name",
-        tenant,
-        other
+        tenant.as_str(),
+        other.map(DaemonName::as_str)
     );
-    rows::all(db, query).await
+    Ok(query.fetch_all(db).await?)
 }
 
 /// The last generation of each tenant that ever had one of these names.
 pub async fn last_generations(db: &mut Db, names: &[&TenantName]) -> Result<BTreeMap<TenantName, i64>> {
-    let names = to_json(&names);
-    let rows = sqlx::query!(
-        r#"SELECT tenant AS "tenant!", generation FROM tenant_counters WHERE tenant IN (SELECT value FROM json_each(?))"#,
-        names
+    let query = sqlx::query!(
+        r#"SELECT tenant AS "tenant!: AsText<TenantName>", generation
+           FROM tenant_counters WHERE tenant IN (SELECT value FROM json_each(?))"#,
+        to_json(&names)
     );
-    let rows = rows.fetch_all(db).await?.into_iter();
-    rows.map(|row| Ok((parsed("a tenant's name", TenantName::parse(&row.tenant))?, row.generation))).collect()
+    Ok(query.map(|row| (row.tenant.0, row.generation)).fetch_all(db).await?.into_iter().collect())
 }
 
 /// Writes tenants, new or changed, as they are.
@@ -182,8 +159,7 @@ pub async fn put(db: &mut Db, tenants: &[&Tenant]) -> Result<()> {
 
 /// The first event that a tenant's tokens may read: earlier ones are of another tenant that had its name.
 pub async fn events_visible_from(db: &mut Db, name: &TenantName) -> Result<Option<i64>> {
-    let name = name.as_str();
-    let from = sqlx::query_scalar!("SELECT events_visible_from FROM tenants WHERE name = ?", name);
+    let from = sqlx::query_scalar!("SELECT events_visible_from FROM tenants WHERE name = ?", name.as_str());
     Ok(from.fetch_optional(db).await?)
 }
 
@@ -191,10 +167,8 @@ pub async fn events_visible_from(db: &mut Db, name: &TenantName) -> Result<Optio
 /// tenant gets its name.
 pub async fn delete(db: &mut Db, name: &TenantName) -> Result<()> {
     partition_leases::disown(&mut *db, name).await?;
-    let name = name.as_str();
-    sqlx::query!("UPDATE operations SET tenant = NULL WHERE tenant = ?", name).execute(&mut *db).await?;
-    sqlx::query!("DELETE FROM tenants WHERE name = ?", name).execute(db).await?;
-    Ok(())
+    execute!(db, "UPDATE operations SET tenant = NULL WHERE tenant = ?", name.as_str())?;
+    execute!(db, "DELETE FROM tenants WHERE name = ?", name.as_str())
 }
 
 #[cfg(test)]

@@ -84,10 +84,10 @@ macro_rules! fields {
 }
 
 fields! {
-    AsText: uuid::Uuid, crate::domain::LayoutName, crate::domain::TokenName, crate::domain::access::Grant,
+    AsText: uuid::Uuid, crate::domain::DaemonName, crate::domain::LayoutName, crate::domain::TokenName, crate::domain::access::Grant,
         crate::domain::maintenance::MaintenanceState, crate::domain::operation::OperationState,
         crate::domain::token::TokenId;
-    AsJson: Vec<crate::domain::DaemonName>, Vec<crate::domain::GpuUuid>, crate::domain::incident::Incident, crate::domain::layout::Layout,
+    AsJson: crate::domain::daemon::DaemonSpec, Vec<crate::domain::DaemonName>, Vec<crate::domain::GpuUuid>, crate::domain::incident::Incident, crate::domain::layout::Layout,
         crate::domain::operation::OperationRequest;
 }
 

@@ -24,6 +24,7 @@ use crate::gpu::Inventory;
 use crate::service::access::audit_log::ChangeRecord;
 use crate::service::access::context::Permit;
 use crate::service::error::Found as _;
+use crate::service::error::conflict;
 use crate::service::{Backend, Result, ServiceError, namesake_refusal, refuse_namesake, unavailable};
 use crate::store::{self, StoreError, Transaction, TransactionEnd};
 use crate::supervisor::RememberedDaemon;
@@ -331,12 +332,11 @@ pub(in crate::service) fn refuse_covered(
     match maintenance.filter(|maintenance| maintenance.covers(&spec.gpus)) {
         None => Ok(()),
         Some(maintenance) => {
-            let refused = format!(
+            Err(conflict!(
                 "the host is in maintenance with GPUs of daemon {name} ({}), which takes no new clients and is not started \
                  meanwhile: end that first (`mps-manager maintenance end`), or use another daemon",
                 maintenance.state.as_str()
-            );
-            Err(ServiceError::Conflict(refused).visible_to_tenants())
+            ).visible_to_tenants())
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::service::{Result, Service, ServiceError, WriteOptions};
 use crate::store::{self, Transaction, transact};
 
 /// The maintenance of the host, and which processes have its GPUs open.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct MaintenanceView {
     /// Its phase; `null` when there is none.
     pub state: Option<MaintenanceState>,
@@ -51,66 +51,38 @@ impl Service {
     /// The current maintenance; without one, who has the GPUs open is looked for only if `looks_ahead`, since that reads all of /proc.
     pub async fn maintenance(&self, ctx: &RequestContext, looks_ahead: bool) -> Result<MaintenanceView> {
         let backend = self.with(&ctx.require(Right::View)?);
-        let mut reader = backend.parts.store.read().await?;
+        let (store, timeout) = (&backend.parts.store, backend.parts.timeout);
         let live = backend.parts.inventory.live();
-        let maintenance = store::maintenance::get(&mut reader).await?;
-        if maintenance.is_none() && !looks_ahead {
-            return Ok(MaintenanceView {
-                state: None,
-                since: None,
-                operation: None,
-                gpus: Vec::new(),
-                daemons: Vec::new(),
-                live,
-                holders: Some(Vec::new()),
-                holders_unknown: None,
-                unexamined: 0,
-                unproven: Vec::new(),
-                modules: None,
-            });
-        }
-        let daemons = match &maintenance {
-            Some(maintenance) => store::daemons::managed_on(&mut reader, &maintenance.gpus).await?,
-            None => Vec::new(),
-        };
-        drop(reader);
-        let gpus = match &maintenance {
-            Some(maintenance) => maintenance.gpus.clone(),
-            None => backend.gpus().await?.into_iter().map(|gpu| gpu.uuid).collect(),
+        let mut view = MaintenanceView { live, holders: Some(Vec::new()), ..MaintenanceView::default() };
+        let gpus = match store::maintenance::get(&mut *store.read().await?).await? {
+            Some(Maintenance { operation, state, gpus, since }) => {
+                (view.operation, view.state, view.since) = (Some(operation), Some(state), Some(since));
+                view.daemons = store::daemons::managed_on(&mut *store.read().await?, &gpus).await?;
+                view.gpus.clone_from(&gpus);
+                gpus
+            }
+            None if looks_ahead => backend.gpus().await?.into_iter().map(|gpu| gpu.uuid).collect(),
+            None => return Ok(view),
         };
         // The phase must be readable even when the driver is faulty or hangs.
-        let timeout = backend.parts.timeout;
         let found = tokio::time::timeout(timeout, backend.parts.engine.holders(&gpus)).await;
         let found = found.unwrap_or_else(|_| {
-            Err(format!(
-                "the processes that have the GPUs open were not found within {} s",
-                timeout.as_secs_f64()
-            )
-            .into())
+            let within = timeout.as_secs_f64();
+            Err(format!("the processes that have the GPUs open were not found within {within} s").into())
         });
-        let (found, holders_unknown) = match found {
-            Ok(found) => (Some(found), None),
-            Err(why) => (None, Some(why.to_string())),
-        };
-        let modules = match backend.simulated().await {
-            Some(_) => None,
-            None => std::fs::read_to_string("/proc/modules").ok().map(|text| driver_modules(&text)),
-        };
-        let unexamined = found.as_ref().map_or(0, |found| found.unexamined);
-        let unproven = found.as_ref().map_or(gpus, |found| found.unproven.clone());
-        Ok(MaintenanceView {
-            state: maintenance.as_ref().map(|maintenance| maintenance.state),
-            since: maintenance.as_ref().map(|maintenance| maintenance.since),
-            operation: maintenance.as_ref().map(|maintenance| maintenance.operation),
-            gpus: maintenance.map(|maintenance| maintenance.gpus).unwrap_or_default(),
-            daemons,
-            live,
-            holders: found.map(|found| found.processes),
-            holders_unknown,
-            unexamined,
-            unproven,
-            modules,
-        })
+        match found {
+            Ok(found) => {
+                view.holders = Some(found.processes);
+                (view.unexamined, view.unproven) = (found.unexamined, found.unproven);
+            }
+            Err(why) => {
+                (view.holders, view.holders_unknown, view.unproven) = (None, Some(why.to_string()), gpus);
+            }
+        }
+        if backend.simulated().await.is_none() {
+            view.modules = std::fs::read_to_string("/proc/modules").ok().map(|text| driver_modules(&text));
+        }
+        Ok(view)
     }
 
     /// Requests maintenance of some GPUs, or of all.
@@ -225,10 +197,9 @@ pub(in crate::service) fn cordoned(
     if spec.schedulable {
         return Ok(());
     }
-    let refused = format!(
+    Err(conflict!(
         "daemon {name} is cordoned and takes no new clients: uncordon it (`mps-manager daemon uncordon {name}`), or use another"
-    );
-    Err(ServiceError::Conflict(refused).visible_to_tenants())
+    ).visible_to_tenants())
 }
 
 /// Refuses changes that a daemon in maintenance cannot take.

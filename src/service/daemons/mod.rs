@@ -431,10 +431,10 @@ async fn refuse_observed(
         }
         _ => "set its management to managed first, or have its owner do it",
     };
-    let refused = format!(
+    Err(conflict!(
         "daemon {} is only observed and never changed ({} refused): {remedy}",
         daemon.name,
         request.kind()
-    );
-    Err(ServiceError::Conflict(refused).visible_to_tenants())
+    )
+    .visible_to_tenants())
 }

@@ -518,6 +518,5 @@ fn with_older_clients(
 
 fn without_daemon(tenant: &Tenant) -> ServiceError {
     let (daemon, name) = (&tenant.spec.daemon, &tenant.name);
-    let refused = format!("daemon {daemon} of tenant {name} was deleted in the meantime: try again");
-    ServiceError::Conflict(refused).visible_to_tenants()
+    conflict!("daemon {daemon} of tenant {name} was deleted in the meantime: try again").visible_to_tenants()
 }

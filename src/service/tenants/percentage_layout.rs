@@ -11,6 +11,7 @@ use crate::domain::layout::status::LayoutState;
 use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::domain::{GpuUuid, TenantName, ThreadPercentage};
 use crate::service::access::context::RequestContext;
+use crate::service::error::conflict;
 use crate::service::{Backend, Result, Service, ServiceError};
 use crate::store;
 
@@ -41,19 +42,19 @@ impl Backend {
             return Ok(None);
         }
         if layout.generation < generation || layout.state != LayoutState::Applied {
-            let refused = format!(
+            return Err(conflict!(
                 "the layout of daemon {} is not in force, and tenant {} is in it: wait until it is",
-                tenant.spec.daemon, tenant.name
-            );
-            return Err(ServiceError::Conflict(refused).visible_to_tenants());
+                tenant.spec.daemon,
+                tenant.name
+            )
+            .visible_to_tenants());
         }
         if let Some(gpu) = gpus.iter().find(|gpu| mine.iter().all(|partition| partition.gpu != **gpu)) {
-            let refused = format!(
+            return Err(conflict!(
                 "tenant {} has no partition on {gpu}, but its processes have one thread percentage for all their GPUs: bind it to a \
                  partition there, or remove the GPU from the tenant's gpus",
                 tenant.name
-            );
-            return Err(ServiceError::Conflict(refused).visible_to_tenants());
+            ).visible_to_tenants());
         }
         Ok(mine.first().and_then(|partition| partition.percentage))
     }

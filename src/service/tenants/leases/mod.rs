@@ -118,9 +118,8 @@ impl Backend {
             }
         }
         let pid = holder.pid;
-        let refused =
-            format!("tenant {name} was changed repeatedly while process {pid} took its lease: try again");
-        Err(ServiceError::Conflict(refused).visible_to_tenants())
+        Err(conflict!("tenant {name} was changed repeatedly while process {pid} took its lease: try again")
+            .visible_to_tenants())
     }
 
     /// Keeps the turn of a process that found no slot.
