@@ -16,7 +16,7 @@ use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
 use super::failure::StorageFailure;
 use super::schema::{self, Schema};
-use super::{Result, StoreError, audit, events, host, options};
+use super::{Result, StoreError, audit, beside, events, host, options};
 use crate::domain::audit::AttemptedAction;
 use crate::domain::event::{DomainEvent, EventCause};
 
@@ -150,9 +150,7 @@ pub async fn examine(file: &Path) -> Result<Backup, BackupError> {
     if !metadata.is_file() {
         return Err(BackupError::Stranger(file.to_owned()));
     }
-    let mut log = file.as_os_str().to_owned();
-    log.push("-wal");
-    if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
+    if std::fs::metadata(beside(file, "-wal")).is_ok_and(|log| log.len() > 0) {
         return Err(BackupError::Unfinished(file.to_owned()));
     }
     let examined = async {
@@ -214,9 +212,7 @@ impl Unfinished {
         let failed = |path: &Path, source| BackupError::File { path: path.to_owned(), source };
         let mut bytes = [0; 4];
         getrandom::fill(&mut bytes).map_err(|error| failed(file, io::Error::other(error)))?;
-        let mut name = file.as_os_str().to_owned();
-        name.push(format!(".partial-{}", hex::encode(bytes)));
-        let path = PathBuf::from(name);
+        let path = beside(file, &format!(".partial-{}", hex::encode(bytes)));
         File::options()
             .write(true)
             .create_new(true)
@@ -253,9 +249,7 @@ impl Drop for Unfinished {
     fn drop(&mut self) {
         // Not there any more where it was renamed; what SQLite had beside it stays where it was cut off.
         for suffix in ["", "-journal", "-wal", "-shm"] {
-            let mut path = self.path.as_os_str().to_owned();
-            path.push(suffix);
-            let _ = std::fs::remove_file(path);
+            let _ = std::fs::remove_file(beside(&self.path, suffix));
         }
     }
 }

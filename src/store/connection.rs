@@ -1,6 +1,6 @@
 //! Options and permissions with which the database file is opened.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 use std::time::Duration;
 
@@ -21,6 +21,13 @@ pub(super) fn options(path: &Path) -> Result<SqliteConnectOptions> {
         .busy_timeout(BUSY_TIMEOUT)
         .foreign_keys(true)
         .log_statements(tracing::log::LevelFilter::Trace))
+}
+
+/// Returns the path of a file beside another, whose name continues that of the other.
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }
 
 /// Makes the file accessible to its owner only, because it contains labels and commands.

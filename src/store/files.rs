@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::beside;
 use crate::domain::condition::ConditionReason;
 use crate::domain::health::FaultReport;
 
@@ -21,9 +22,7 @@ impl OpenFiles {
     /// The files of a database that is open.
     pub(super) fn of(database: &Path) -> Self {
         let files = SUFFIXES.iter().filter_map(|suffix| {
-            let mut path = database.as_os_str().to_owned();
-            path.push(suffix);
-            let path = PathBuf::from(path);
+            let path = beside(database, suffix);
             Some((path.clone(), identity(&path)?))
         });
         Self { files: files.collect() }

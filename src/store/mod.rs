@@ -56,7 +56,7 @@ use tokio::sync::watch;
 pub use error::StoreError;
 pub use writer::{Transaction, TransactionEnd};
 
-use self::connection::{options, restrict_to_owner};
+use self::connection::{beside, options, restrict_to_owner};
 use self::guard::Guard;
 use self::values::{from_json, parsed, to_json};
 use self::writer::JobSource;

@@ -7,7 +7,7 @@ use super::{Db, Result, daemons, layouts, replays};
 use crate::domain::daemon::{DesiredState, Incarnation};
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::active::ActiveLayout;
-use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
+use crate::domain::layout::replay::{Replay, ReplayCause};
 use crate::domain::{DaemonName, PartitionId};
 
 /// Number of records of restarts that are kept of each daemon.
@@ -48,26 +48,7 @@ pub async fn begin(db: &mut Db, name: &DaemonName, started: &Incarnation, id: Uu
         return Ok(());
     }
     let expected = expected_ids(&mut *db, name, &active).await?;
-    let replay = Replay {
-        id,
-        daemon: name.clone(),
-        layout: active.name,
-        version: active.version,
-        gpu_map: active.gpu_map,
-        cause: ReplayCause::Restart,
-        operation: None,
-        expected,
-        shares: Vec::new(),
-        seen: Vec::new(),
-        provenance: None,
-        forced: Vec::new(),
-        verdict: Verdict::Pending,
-        error: None,
-        steps: Vec::new(),
-        created_at: now,
-        finished_at: None,
-        duration_us: None,
-    };
+    let replay = Replay::new(id, name.clone(), active, ReplayCause::Restart, expected, now);
     replays::put(&mut *db, &replay).await?;
     execute!(
         db,
@@ -99,6 +80,7 @@ mod tests {
     use crate::domain::daemon::DaemonSpec;
     use crate::domain::layout::Layout;
     use crate::domain::layout::record::PartitionRun;
+    use crate::domain::layout::replay::Verdict;
     use crate::domain::layout::status::{DriftSeen, LayoutState, LayoutStatus};
     use crate::testing::h200;
 

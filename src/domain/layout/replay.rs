@@ -64,6 +64,39 @@ pub struct Replay {
     pub duration_us: Option<u64>,
 }
 
+impl Replay {
+    /// A record that begins now.
+    pub fn new(
+        id: uuid::Uuid,
+        daemon: DaemonName,
+        active: ActiveLayout,
+        cause: ReplayCause,
+        expected: Option<Vec<PartitionId>>,
+        now: i64,
+    ) -> Self {
+        Self {
+            id,
+            daemon,
+            layout: active.name,
+            version: active.version,
+            gpu_map: active.gpu_map,
+            cause,
+            operation: None,
+            expected,
+            shares: Vec::new(),
+            seen: Vec::new(),
+            provenance: None,
+            forced: Vec::new(),
+            verdict: Verdict::Pending,
+            error: None,
+            steps: Vec::new(),
+            created_at: now,
+            finished_at: None,
+            duration_us: None,
+        }
+    }
+}
+
 /// Cause of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -33,7 +33,7 @@ impl ChangeRecord {
     pub(in crate::service) fn of(permit: &Permit, dry_run: bool) -> Result<Self> {
         let attempt = permit.attempt();
         if attempt.is_none() && !dry_run {
-            return Err(ServiceError::Internal("a request that only reads made a change".to_owned()));
+            return Err(only_reads());
         }
         Ok(Self { attempt, by: permit.ctx().cause(), events: Vec::new(), specs: BTreeMap::new() })
     }
@@ -86,57 +86,44 @@ impl Backend {
         T: Send + 'static,
         F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, TransactionEnd)>> + Send + 'static,
     {
-        let Some(attempt) = permit.attempt() else {
-            return self.parts.store.write(|db| Box::pin(only_rehearsed(db, job))).await;
-        };
-        let (mut record, clock) = (ChangeRecord::of(permit, false)?, self.parts.clock);
+        let (attempt, clock) = (permit.attempt(), self.parts.clock);
+        let mut record = ChangeRecord::of(permit, attempt.is_none())?;
         transact!(self.parts.store, write(), |db| {
-            let before = specs(&mut *db, &attempt.target).await?;
+            let Some(AttemptedAction { target, .. }) = attempt else {
+                let (value, end) = job(db).await?;
+                return if end == TransactionEnd::RollBack { Ok((value, end)) } else { Err(only_reads()) };
+            };
+            let before = spec(&mut *db, &target).await?;
             let written = store::layouts::last_row(&mut *db).await?;
-            let (value, transaction_end) = job(&mut *db).await?;
-            if transaction_end == TransactionEnd::Commit {
-                let mut after = specs(&mut *db, &attempt.target).await?;
-                let (old, new) = (before.get(&attempt.target), after.get(&attempt.target));
-                record.events.extend(change_event(&attempt.target, old, new));
-                for (target, spec) in before {
-                    let now = after.remove(&target);
-                    record.specs.insert(target, (Some(spec), now));
-                }
-                record.specs.extend(after.into_iter().map(|(target, spec)| (target, (None, Some(spec)))));
-                if matches!(attempt.target, Target::Other(_)) {
+            let (value, end) = job(&mut *db).await?;
+            if end == TransactionEnd::Commit {
+                let after = spec(&mut *db, &target).await?;
+                record.events.extend(change_event(&target, before.as_ref(), after.as_ref()));
+                if matches!(target, Target::Other(_)) {
                     record.specs.extend(new_layouts(&mut *db, written).await?);
                 }
+                record.specs.insert(target, (before, after));
                 record.write(db, clock.unix_ms()).await?;
             }
-            Ok((value, transaction_end))
+            Ok((value, end))
         })
     }
 }
 
-/// A job of a request that changes nothing.
-async fn only_rehearsed<T, F>(db: Transaction<'_>, job: F) -> Result<(T, TransactionEnd)>
-where
-    F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, TransactionEnd)>>,
-{
-    match job(db).await? {
-        (value, TransactionEnd::RollBack) => Ok((value, TransactionEnd::RollBack)),
-        (_, TransactionEnd::Commit) => {
-            Err(ServiceError::Internal("a request that only reads made a change".to_owned()))
-        }
-    }
+fn only_reads() -> ServiceError {
+    ServiceError::Internal("a request that only reads made a change".to_owned())
 }
 
 /// The spec of the target of an attempt that is neither daemon nor tenant, as it is in this transaction.
-async fn specs(db: Transaction<'_>, target: &Target) -> Result<BTreeMap<Target, Value>, StoreError> {
-    let spec = match target {
+async fn spec(db: Transaction<'_>, target: &Target) -> store::Result<Option<Value>> {
+    Ok(match target {
         Target::Lease(tenant, holder) => {
             store::leases::of(db, tenant, *holder).await?.map(|record| lease_on_record(&record))
         }
         Target::Layout(name) => store::layouts::newest(db, name).await?.as_ref().map(layout_on_record),
         Target::Token(id) => store::tokens::get(db, id).await?.map(|token| token.on_record()),
         Target::Daemon(_) | Target::Tenant(_) | Target::Other(_) => None,
-    };
-    Ok(spec.map(|spec| (target.clone(), spec)).into_iter().collect())
+    })
 }
 
 /// The layouts that got a version after `row`, as they were before and after. There may be thousands of others, which are not read.

@@ -137,7 +137,7 @@ impl Change<'_> {
                     }
                     None => Some(DomainEvent::DaemonCreated { daemon: daemon.name.clone() }),
                     Some(earlier) => {
-                        store::operations::daemon_changed(&daemon.name, &earlier.spec, &daemon.spec, None)?
+                        store::operations::daemon_changed(&daemon.name, &earlier.spec, &daemon.spec, None)
                     }
                 });
                 let specs = (earlier.map(|earlier| on_record(&earlier.spec)), Some(on_record(&daemon.spec)));

@@ -107,10 +107,10 @@ impl Backend {
             }
             Some(_) => {}
             None => {
-                transact!(self.parts.store, |db| {
-                    store::host::put_machine_id(db, &here, clock.unix_ms()).await?;
-                    Ok(())
-                })?;
+                let put = transact!(self.parts.store, |db| {
+                    store::host::put_machine_id(db, &here, clock.unix_ms()).await
+                });
+                put?;
             }
         }
         self.load_tokens().await?;
@@ -214,8 +214,7 @@ impl Backend {
                 store::events::append(&mut *db, &event, now).await?;
             }
             store::host::forget_other_boots(&mut *db, &boot_id).await?;
-            store::gpus::remember(db, &known, now).await?;
-            Ok(())
+            store::gpus::remember(db, &known, now).await
         })?;
         self.end_interrupted_verifications().await?;
         self.record_start().await?;

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::domain::access::Right;
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::document::{DocumentLayout, FingerprintDifference, Recorded};
-use crate::domain::layout::replay::{Replay, ReplayCause, Verdict};
+use crate::domain::layout::replay::{Replay, ReplayCause};
 use crate::domain::layout::text::{self, LayoutFormat};
 use crate::domain::layout::{Enforcement, GpuMap, Layout, Role};
 use crate::domain::operation::{Operation, OperationRequest};
@@ -157,26 +157,10 @@ impl Service {
             }
         };
         let clock = ctx.clock;
-        let replay = Replay {
-            id: clock.new_id(),
-            daemon: daemon.name.clone(),
-            layout: name,
-            version: active.version,
-            gpu_map: active.gpu_map,
-            cause: ReplayCause::Requested,
-            operation: None,
-            expected,
-            shares,
-            seen: Vec::new(),
-            provenance: recorded.map(|recorded| recorded.provenance.clone()),
-            forced,
-            verdict: Verdict::Pending,
-            error: None,
-            steps: Vec::new(),
-            created_at: clock.unix_ms(),
-            finished_at: None,
-            duration_us: None,
-        };
+        let (id, cause, now) = (clock.new_id(), ReplayCause::Requested, clock.unix_ms());
+        let provenance = recorded.map(|recorded| recorded.provenance.clone());
+        let replay = Replay::new(id, daemon.name, active, cause, expected, now);
+        let replay = Replay { shares, provenance, forced, ..replay };
         let requested = transact!(backend, request_operation(&permit, options), |db, operation| {
             let mut replay = Replay { operation: Some(operation), ..replay };
             if let Some(entry) = &entry {

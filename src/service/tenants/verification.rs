@@ -85,14 +85,10 @@ impl Backend {
     pub(in crate::service) async fn verify_now(&self, name: TenantName) -> Result<VerificationResult> {
         loop {
             let (tenant, now) = (name.clone(), self.parts.clock.unix_ms());
-            let beginning = transact!(self.parts.store, |db| store::verifications::begin(
-                db,
-                &tenant,
-                now - GIVEN_UP_MS,
-                now
-            )
-            .await);
-            if beginning.map_err(ServiceError::from)? {
+            let given_up = now - GIVEN_UP_MS;
+            if transact!(self.parts.store, |db| {
+                store::verifications::begin(db, &tenant, given_up, now).await
+            })? {
                 self.verify(&name, now, EventCause::Manager).await;
                 break;
             }

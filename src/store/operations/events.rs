@@ -3,82 +3,59 @@
 use uuid::Uuid;
 
 use super::super::values::AsJson;
-use super::super::{Db, Result, daemons, events, from_json, to_json};
+use super::super::{Db, Result, daemons, events};
+use crate::domain::DaemonName;
 use crate::domain::daemon::{Daemon, DaemonSpec};
 use crate::domain::event::{
     Details, DomainEvent, EventCause, EventSubject, EventType, OperationFacts, changed_fields,
 };
 use crate::domain::operation::{Operation, OperationEnd, OperationRequest};
-use crate::domain::{DaemonName, GpuUuid, TenantName};
 
-/// Request of an operation, with its daemons, GPUs and tenant.
-struct OperationSubject {
-    id: Uuid,
-    request: OperationRequest,
-    daemons: Vec<DaemonName>,
-    gpus: Vec<GpuUuid>,
-    /// The tenant whose client it terminates.
-    tenant: Option<TenantName>,
-}
-
-impl OperationSubject {
-    async fn of(db: &mut Db, id: Uuid) -> Result<Option<Self>> {
-        let Some(Operation { request, daemons, .. }) = super::reading::get(&mut *db, id).await? else {
-            return Ok(None);
-        };
-        let mut about = Self { id, request, daemons, gpus: Vec::new(), tenant: None };
-        about.place(db).await?;
-        Ok(Some(about))
-    }
-
-    /// Determines the GPUs and the tenant as they were reported when the operation was requested: a daemon or client that it ends no longer
-    /// exists at its end.
-    async fn place(&mut self, db: &mut Db) -> Result<()> {
-        let query = sqlx::query!(
-            r#"SELECT subject AS "subject: AsJson<EventSubject>", details AS "details: AsJson<Details>" FROM events
+/// An operation as its events report it. Its GPUs and tenant are those reported when it was requested: a daemon or client that it ends no
+/// longer exists at its end.
+async fn facts(db: &mut Db, id: Uuid) -> Result<Option<OperationFacts>> {
+    let Some(Operation { request, daemons, .. }) = super::reading::get(&mut *db, id).await? else {
+        return Ok(None);
+    };
+    let query = sqlx::query!(
+        r#"SELECT subject AS "subject: AsJson<EventSubject>", details AS "details: AsJson<Details>" FROM events
                WHERE operation = ? AND type = ? ORDER BY id LIMIT 1"#,
-            self.id.to_string(),
-            EventType::OperationRequested.as_str()
-        );
-        if let Some(row) = query.fetch_optional(&mut *db).await? {
-            self.tenant = row.subject.0.tenant;
-            if let Some(AsJson(Details::Operation { gpus, .. })) = row.details {
-                self.gpus = gpus;
-            }
-        }
-        if self.gpus.is_empty() {
-            self.gpus = match &self.request {
-                OperationRequest::BeginMaintenance { gpus, .. } => gpus.clone(),
-                OperationRequest::ApplyLayout { gpu_map, .. } => gpu_map.values().cloned().collect(),
-                _ => {
-                    let mut gpus = Vec::new();
-                    for name in &self.daemons {
-                        if let Some(daemon) = daemons::get(&mut *db, name).await? {
-                            gpus.extend(daemon.spec.gpus);
-                        }
+        id.to_string(),
+        EventType::OperationRequested.as_str()
+    );
+    let requested = query.fetch_optional(&mut *db).await?;
+    let (subject, details) = requested.map(|row| (row.subject.0, row.details)).unzip();
+    let mut gpus = match details.flatten() {
+        Some(AsJson(Details::Operation { gpus, .. })) => gpus,
+        _ => Vec::new(),
+    };
+    if gpus.is_empty() {
+        gpus = match &request {
+            OperationRequest::BeginMaintenance { gpus, .. } => gpus.clone(),
+            OperationRequest::ApplyLayout { gpu_map, .. } => gpu_map.values().cloned().collect(),
+            _ => {
+                let mut gpus = Vec::new();
+                for name in &daemons {
+                    if let Some(daemon) = daemons::get(&mut *db, name).await? {
+                        gpus.extend(daemon.spec.gpus);
                     }
-                    gpus
                 }
-            };
-            self.gpus.sort();
-            self.gpus.dedup();
-        }
-        Ok(())
-    }
-
-    /// Converts the subject to the form in which the operation's events report it.
-    fn facts(self) -> OperationFacts {
-        let kind = self.request.kind();
-        let (client, layout) = match &self.request {
-            OperationRequest::TerminateClient { client, .. } => (Some(*client), None),
-            OperationRequest::ApplyLayout { layout, .. } | OperationRequest::ReplayLayout { layout, .. } => {
-                (None, Some(layout.clone()))
+                gpus
             }
-            _ => (None, None),
         };
-        let Self { id, daemons, gpus, tenant, .. } = self;
-        OperationFacts { id, kind, daemons, gpus, client, tenant, layout }
+        gpus.sort();
+        gpus.dedup();
     }
+    let kind = request.kind();
+    let (client, layout) = match request {
+        OperationRequest::TerminateClient { client, .. } => (Some(client), None),
+        OperationRequest::ApplyLayout { layout, .. } | OperationRequest::ReplayLayout { layout, .. } => {
+            (None, Some(layout))
+        }
+        _ => (None, None),
+    };
+    let tenant = subject.and_then(|subject| subject.tenant);
+    Ok(Some(OperationFacts { id, kind, daemons, gpus, client, tenant, layout }))
 }
 
 /// Records the request of an operation.
@@ -128,7 +105,7 @@ pub(super) async fn step(db: &mut Db, id: Uuid, ordinal: i64, now: i64) -> Resul
 /// Writes the spec of a daemon as an operation leaves it, and reports the change; nothing where it is the same.
 pub async fn put_spec(db: &mut Db, id: Uuid, before: &Daemon, spec: &DaemonSpec, now: i64) -> Result<()> {
     daemons::put(&mut *db, &before.name, spec, now).await?;
-    if let Some(event) = daemon_changed(&before.name, &before.spec, spec, Some(id))? {
+    if let Some(event) = daemon_changed(&before.name, &before.spec, spec, Some(id)) {
         events::append(db, &event.into(), now).await?;
     }
     Ok(())
@@ -148,14 +125,14 @@ pub fn daemon_changed(
     before: &DaemonSpec,
     after: &DaemonSpec,
     operation: Option<Uuid>,
-) -> Result<Option<DomainEvent>> {
+) -> Option<DomainEvent> {
     if before == after {
-        return Ok(None);
+        return None;
     }
-    let json = |spec: &DaemonSpec| from_json::<serde_json::Value>("a spec", &to_json(spec));
-    let fields = changed_fields(Some(&json(before)?), Some(&json(after)?));
+    let json = |spec: &DaemonSpec| serde_json::to_value(spec).expect("a spec has string keys only");
+    let fields = changed_fields(Some(&json(before)), Some(&json(after)));
     let (daemon, gpus) = (name.clone(), after.gpus.clone());
-    Ok(Some(DomainEvent::DaemonChanged { daemon, gpus, fields, operation }))
+    Some(DomainEvent::DaemonChanged { daemon, gpus, fields, operation })
 }
 
 /// Writes an event of an operation, with its usual cause if there is no other; nothing for one that is not there.
@@ -166,8 +143,8 @@ async fn append_event(
     now: i64,
     event: impl FnOnce(OperationFacts) -> DomainEvent,
 ) -> Result<()> {
-    let Some(about) = OperationSubject::of(&mut *db, id).await? else { return Ok(()) };
-    let event = event(about.facts());
+    let Some(facts) = facts(&mut *db, id).await? else { return Ok(()) };
+    let event = event(facts);
     let event = match by {
         Some(cause) => event.because(cause),
         None => event.into(),

@@ -15,7 +15,8 @@ use sqlx::{Connection as _, SqliteConnection};
 use super::backup::{Backup, BackupError, Unfinished, sync_directory};
 use super::schema::{self, Schema};
 use super::{
-    Db, Result, StoreError, audit, events, host, inspect, maintenance, options, parsed, sessions, tokens,
+    Db, Result, StoreError, audit, beside, events, host, inspect, maintenance, options, parsed, sessions,
+    tokens,
 };
 use crate::domain::audit::{AttemptedAction, Broken, Target};
 use crate::domain::event::{DomainEvent, EventCause, LostEvents, TokenFacts};
@@ -365,11 +366,6 @@ fn replace(
     let at = |path: &Path| {
         let path = path.to_owned();
         move |error| (path, error)
-    };
-    let beside = |path: &Path, suffix: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
     };
     if geteuid().is_root()
         && let Some(parent) = database.parent()

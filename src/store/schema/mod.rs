@@ -13,7 +13,7 @@ use sqlx::migrate::Migrator;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, SqliteConnection};
 
-use super::{Db, Result, StoreError, options, restrict_to_owner};
+use super::{Db, Result, StoreError, beside, options, restrict_to_owner};
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
@@ -101,12 +101,10 @@ async fn of(db: &mut Db, migrations: &Migrator) -> Result<Schema, sqlx::Error> {
 /// If there is no write-ahead log, the file is opened as immutable: a connection that only reads would otherwise create a log and leave it
 /// behind.
 pub(super) async fn open_to_read(path: &Path) -> Result<SqliteConnection> {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
     let options = SqliteConnectOptions::from_str("sqlite:")?
         .filename(path)
         .read_only(true)
-        .immutable(!Path::new(&log).exists());
+        .immutable(!beside(path, "-wal").exists());
     Ok(SqliteConnection::connect_with(&options).await?)
 }
 
