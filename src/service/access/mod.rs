@@ -84,8 +84,13 @@ pub struct Admission {
 impl Admission {
     /// Admits anonymous requests to public resources, and to nothing else.
     pub fn anonymous(origin: Origin) -> Self {
-        let actor = Actor { subject: Principal::Anybody, grant: Grant::Host(Role::Viewer), origin };
-        Self { actor, lifetime: Lifetime::unlimited() }
+        Self::unlimited(Principal::Anybody, Grant::Host(Role::Viewer), origin)
+    }
+
+    /// Admits a subject until the manager stops.
+    fn unlimited(subject: Principal, grant: Grant, origin: Origin) -> Self {
+        let lifetime = Lifetime { ended: CancellationToken::new(), expires_at: None, session: None };
+        Self { actor: Actor { subject, grant, origin }, lifetime }
     }
 }
 
@@ -98,11 +103,6 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// Returns a lifetime that ends when the manager stops.
-    fn unlimited() -> Self {
-        Self { ended: CancellationToken::new(), expires_at: None, session: None }
-    }
-
     /// Counts a long-running stream as use of its session: an open page keeps its session alive.
     pub fn in_use(&self, clock: Clock) -> InUse {
         if let Some(session) = &self.session {
@@ -266,7 +266,11 @@ impl Access {
         match holder {
             SessionHolder::AdminToken => Some(admin(origin)),
             SessionHolder::Token(id) => self.live(id)?.admission(origin, now),
-            SessionHolder::User(uid) => self.user_without_groups(*uid, origin),
+            // Without a known process, grants to groups do not apply.
+            SessionHolder::User(uid) => {
+                let grant = self.users.grant(*uid, &[])?;
+                Some(Admission::unlimited(Principal::User(*uid), grant, origin))
+            }
         }
     }
 
@@ -307,11 +311,7 @@ impl Access {
         let found = codes.iter().find(|code| code.digest == digest && code.expires_at > now)?;
         let holder = found.holder.clone();
         drop(codes);
-        match holder {
-            SessionHolder::AdminToken => Some(admin(origin)),
-            SessionHolder::Token(id) => self.live(&id)?.admission(origin, now),
-            SessionHolder::User(uid) => self.user_without_groups(uid, origin),
-        }
+        self.admission_of(&holder, origin, now)
     }
 
     /// Consumes a code; returns whether it was valid.
@@ -330,15 +330,7 @@ impl Access {
             uid if self.users.groups.is_empty() => self.users.grant(uid, &[]),
             uid => self.users.grant(uid, &user.groups()),
         };
-        let actor = Actor { subject: Principal::User(user.uid), grant: grant?, origin: Origin::Socket };
-        Some(Admission { actor, lifetime: Lifetime::unlimited() })
-    }
-
-    /// Returns the admission of a user without a known process, so that grants to groups do not apply.
-    fn user_without_groups(&self, uid: u32, origin: Origin) -> Option<Admission> {
-        let grant = self.users.grant(uid, &[])?;
-        let actor = Actor { subject: Principal::User(uid), grant, origin };
-        Some(Admission { actor, lifetime: Lifetime::unlimited() })
+        Some(Admission::unlimited(Principal::User(user.uid), grant?, Origin::Socket))
     }
 
     /// The holder of sessions that an actor may open for itself, or why it can have none.
@@ -485,10 +477,7 @@ impl LiveSession {
 }
 
 fn admin(origin: Origin) -> Admission {
-    Admission {
-        actor: Actor { subject: Principal::AdminToken, grant: Grant::Host(Role::Admin), origin },
-        lifetime: Lifetime::unlimited(),
-    }
+    Admission::unlimited(Principal::AdminToken, Grant::Host(Role::Admin), origin)
 }
 
 impl LiveToken {

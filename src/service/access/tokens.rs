@@ -256,7 +256,7 @@ fn checked_lifetime(seconds: u64) -> Result<i64> {
         field!(
             "/expires_in_s",
             "expires_in_s is {seconds}: give {MIN_LIFETIME_S} to {MAX_LIFETIME_S} seconds, or leave it out for a token that is \
-                 valid until it is revoked"
+             valid until it is revoked"
         )
     };
     if !(MIN_LIFETIME_S..=MAX_LIFETIME_S).contains(&seconds) {

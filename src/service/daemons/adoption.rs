@@ -106,7 +106,7 @@ impl Service {
                 let first = if observed { "set its management to managed, and then " } else { "" };
                 return Err(conflict!(
                     "daemon {name} was started by this manager, so releasing it would leave its process unmanaged: \
-                         {first}delete it, which stops it"
+                     {first}delete it, which stops it"
                 ));
             }
             change.remove_daemon(&name);

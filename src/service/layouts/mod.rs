@@ -149,7 +149,7 @@ impl Service {
             if let Some(operation) = store::operations::with_layout(&mut *db, &name).await? {
                 return Err(conflict!(
                     "operation {operation} applies layout {name} to a daemon, or may have to roll back to it: wait for it, or \
-                             cancel it"
+                     cancel it"
                 ));
             }
             store::layouts::delete(db, &name).await?;

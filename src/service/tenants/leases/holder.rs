@@ -110,7 +110,7 @@ fn peer(request: LeaseRequest, caller: LeaseCaller) -> Result<Identity> {
         Some(pid) if pid != peer.pid => Err(field!(
             "/pid",
             "process {pid} is not the caller, which is process {}: a process takes its lease itself, as mps-manager run does; \
-                 to name another one, record it with kind recorded, as an operator",
+             to name another one, record it with kind recorded, as an operator",
             peer.pid
         )),
         _ => Ok(peer),
