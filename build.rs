@@ -27,11 +27,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut pages = BTreeMap::new();
     for folder in ["", "integrate/", "pictures/"] {
         for entry in std::fs::read_dir(Path::new("docs").join(folder))? {
-            let name = entry?.file_name().into_string().map_err(|_| "the name of a page is UTF-8")?;
-            if name.ends_with(".md") || name.ends_with(".svg") {
-                let page = format!("{folder}{name}");
-                let text = std::fs::read_to_string(Path::new("docs").join(&page))?;
-                pages.insert(page, text);
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "md" || extension == "svg") {
+                let page = path.strip_prefix("docs")?.to_str().ok_or("the name of a page is UTF-8")?.to_owned();
+                pages.insert(page, std::fs::read_to_string(&path)?);
             }
         }
     }

@@ -86,7 +86,8 @@ fn answer(mime: &'static str, text: &'static str) -> Response {
 }
 
 async fn page(Path(page): Path<String>, uri: Uri) -> Response {
-    let mime = if page.ends_with(".svg") { "image/svg+xml" } else { "text/markdown; charset=utf-8" };
+    let is_picture = std::path::Path::new(&page).extension().is_some_and(|extension| extension == "svg");
+    let mime = if is_picture { "image/svg+xml" } else { "text/markdown; charset=utf-8" };
     match PAGES.get(&page) {
         Some(text) => answer(mime, text),
         None => no_route(uri).await.into_response(),
