@@ -99,6 +99,10 @@ pub enum LayoutState {
     Failed,
 }
 
+api_words!(LayoutState:
+    Pending "pending", Applying "applying", Applied "applied", Drifted "drifted", Degraded "degraded", Failed "failed",
+);
+
 /// A partition of the layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct PartitionStatus {

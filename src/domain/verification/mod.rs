@@ -96,6 +96,8 @@ pub enum VerificationOutcome {
     NotVerified,
 }
 
+api_words!(VerificationOutcome: Verified "verified", Differs "differs", NotVerified "not_verified");
+
 /// Reason why a result no longer describes the present state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -268,3 +270,5 @@ pub enum ComparisonVerdict {
     /// A client cannot see it, or could not this time.
     NotSeen,
 }
+
+api_words!(ComparisonVerdict: Holds "holds", Differs "differs", NotSeen "not_seen");

@@ -14,7 +14,6 @@ use crate::http::extract::Call;
 use crate::http::problem::Reply;
 use crate::service::access::audit::AuditFilter;
 
-const OUTCOMES: [AuditOutcome; 3] = [AuditOutcome::Done, AuditOutcome::Refused, AuditOutcome::Failed];
 /// Fields of the filter.
 const FILTER: [&str; 3] = ["actor", "target", "outcome"];
 
@@ -40,37 +39,29 @@ struct FieldChange {
     after: Option<String>,
 }
 
-async fn list(Call { app, ctx }: Call, query: ListQuery) -> Reply {
+async fn list(call: Call, query: ListQuery) -> Reply {
+    let service = &call.app.service;
     let found = async {
         let filter = AuditFilter {
             actor: query.text("actor").map(str::to_owned),
             target: query.text("target").map(str::to_owned),
-            outcome: query.parsed("outcome", parse_outcome)?,
+            outcome: query.one_of("outcome", "an outcome", AuditOutcome::ALL, AuditOutcome::as_str)?,
             since: None,
             until: None,
         };
-        app.service.audit(&ctx, &filter, &query.page()?).await
+        service.audit(&call.ctx, &filter, &query.page()?).await
     };
-    let found = found.await;
-    let head = if found.is_ok() { Some(app.service.audit_head(&ctx).await?) } else { None };
-    let page = query.into_page(&app, &ctx, Section::Audit, &FILTER, found).await?.map(AuditRow::of);
+    let page = query.list(&call, Section::Audit, &FILTER, found).await?.map(AuditRow::of);
+    let head = if page.list.refused.is_empty() { Some(service.audit_head(&call.ctx).await?) } else { None };
     Ok(page.answer(|page| AuditPage { page, head }))
-}
-
-fn parse_outcome(text: &str) -> Result<AuditOutcome, String> {
-    let found = OUTCOMES.into_iter().find(|outcome| outcome.as_str() == text);
-    found.ok_or_else(|| format!("{text:?} is not an outcome: choose one of the list"))
 }
 
 impl AuditRow {
     fn of(record: AuditRecord) -> Self {
         let has_page = ["daemons/", "tenants/", "layouts/", "tokens/", "operations/", "replays/"];
         let is_one = |target: &str| {
-            has_page.iter().any(|kind| {
-                target
-                    .strip_prefix(kind)
-                    .is_some_and(|name| !name.is_empty() && !name.contains('{') && !name.contains('/'))
-            })
+            let names = has_page.iter().find_map(|kind| target.strip_prefix(kind));
+            names.is_some_and(|name| !name.is_empty() && !name.contains(['{', '/']))
         };
         Self {
             // A resource whose creation was refused does not exist.

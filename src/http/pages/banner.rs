@@ -4,9 +4,8 @@ use super::format::{Badge, Lasting, Moment, Tone};
 use crate::domain::event::Severity;
 use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
 use crate::domain::{DaemonName, GpuUuid};
-use crate::http::AppState;
+use crate::http::extract::Call;
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::incidents::{IncidentView, WorstIncidents};
 
 /// Most incidents in a banner.
@@ -31,11 +30,7 @@ impl IncidentRow {
 
     /// Its state.
     pub(super) fn badge(&self) -> Badge {
-        let word = match self.incident.state {
-            IncidentState::Open => "open",
-            IncidentState::Recovered => "recovered",
-        };
-        Badge { word, tone: self.tone }
+        Badge::new(incident_state(self.incident.state), self.tone)
     }
 
     pub(super) fn lasted(&self) -> Option<Lasting> {
@@ -46,6 +41,14 @@ impl IncidentRow {
     pub(super) fn acknowledged(&self) -> Option<(Moment, &str)> {
         let acknowledged = self.incident.acknowledged.as_ref()?;
         Some((Moment(acknowledged.at), acknowledged.by.as_deref().unwrap_or("an operator")))
+    }
+}
+
+/// The word of a state.
+pub(super) fn incident_state(of: IncidentState) -> &'static str {
+    match of {
+        IncidentState::Open => "open",
+        IncidentState::Recovered => "recovered",
     }
 }
 
@@ -62,12 +65,9 @@ pub(super) struct Banner {
 
 impl Banner {
     /// Reads the open incidents, and those of the last hour that were not acknowledged.
-    pub(super) async fn of(
-        app: &AppState,
-        ctx: &RequestContext,
-        about: IncidentFilter,
-    ) -> Result<Self, Problem> {
-        let now = ctx.clock.unix_ms();
+    pub(super) async fn of(call: &Call, about: IncidentFilter) -> Result<Self, Problem> {
+        let Call { app, ctx } = call;
+        let now = call.now();
         let list = match (&about.daemon, &about.tenant) {
             (Some(daemon), _) => format!("/incidents?daemon={daemon}"),
             (None, Some(tenant)) => format!("/incidents?tenant={tenant}"),

@@ -8,20 +8,18 @@ use axum::routing::get;
 use super::format::Amount;
 use super::forms::{Form, Shape, rehearsal_refusal};
 use super::frame::{Frame, Section};
-use super::gpus::{GpuRow, called};
+use super::gpus::GpuNames;
 use super::lists::{ListQuery, list_page};
 use super::{followed, rendered, with_status};
 use crate::domain::access::Role;
-use crate::domain::client::{ClientId, StoppedPolicy};
+use crate::domain::client::{ClientId, ClientMemory, StoppedPolicy};
 use crate::domain::event::{AffectedClient, Event, EventFilter};
 use crate::domain::incident::IncidentFilter;
 use crate::domain::memory::Bytes;
-use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::{Problem, Reply};
-use crate::service::access::context::RequestContext;
-use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::{ServiceError, WriteOptions};
@@ -39,20 +37,19 @@ const EVENTS: u32 = 20;
 list_page!(ClientsPage, "clients.html", ClientView);
 
 /// Total memory of a client, if the driver reports any.
-pub(super) fn memory(client: &ClientView) -> Option<Amount> {
-    let bytes = client.memory.iter().filter_map(|memory| memory.used_bytes);
+pub(super) fn memory(of: &[ClientMemory]) -> Option<Amount> {
+    let bytes = of.iter().filter_map(|memory| memory.used_bytes);
     bytes.reduce(u64::saturating_add).map(Amount)
 }
 
-async fn all(Call { app, ctx }: Call, query: ListQuery) -> Reply {
+async fn all(call: Call, query: ListQuery) -> Reply {
     let found = async {
         let daemon = query.parsed("daemon", DaemonName::parse)?;
         let filter = ClientFilter { daemon, tenant: query.parsed("tenant", TenantName::parse)? };
-        app.service.clients(&ctx, &filter, false, &query.page()?).await
+        call.app.service.clients(&call.ctx, &filter, false, &query.page()?).await
     };
-    let found = found.await;
-    let page = query.into_page(&app, &ctx, Section::Clients, &["daemon", "tenant"], found).await?;
-    Ok(page.with_daemons(&app, &ctx).await?.answer(|page| ClientsPage { page }))
+    let page = query.list(&call, Section::Clients, &["daemon", "tenant"], found).await?;
+    Ok(page.with_daemons(&call).await?.answer(|page| ClientsPage { page }))
 }
 
 #[derive(Template)]
@@ -63,18 +60,19 @@ struct ClientPage {
     /// Its present state; `None` once it is gone.
     client: Option<ClientView>,
     of_host: bool,
-    memory: Vec<(GpuUuid, String, Option<Amount>)>,
+    gpus: GpuNames,
     /// Last known data of a client that is gone, with the incident in which it lost its work.
     gone: Option<AffectedClient>,
     incident: Option<i64>,
     events: Vec<Event>,
 }
 
-async fn show(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Reply {
+async fn show(call: Call, Path(id): Path<ClientId>) -> Reply {
+    let Call { app, ctx } = &call;
     let service = &app.service;
-    let filter = EventFilter { client: Some(id), ..EventFilter::default() };
-    let events = service.events(&ctx, filter, Order::NewestFirst, &Page::first(EVENTS)).await?.items;
-    let client = match service.client(&ctx, id).await {
+    let of_client = EventFilter { client: Some(id), ..EventFilter::default() };
+    let events = call.newest_events(of_client, EVENTS).await?;
+    let client = match service.client(ctx, id).await {
         Ok(client) => Some(client),
         // Its events remain when it is gone.
         Err(ServiceError::NotFound { .. }) if !events.is_empty() => None,
@@ -83,20 +81,17 @@ async fn show(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Reply {
     let (mut gone, mut incident) = (events.iter().find_map(Event::client), None);
     if let (None, Some(first)) = (&client, events.last()) {
         let since = IncidentFilter { since: Some(first.at), ..IncidentFilter::default() };
-        for one in service.incidents(&ctx, since, &Page::first(MAX_LIMIT)).await?.items {
+        for one in service.incidents(ctx, since, &Page::first(MAX_LIMIT)).await?.items {
             let lost = one.affected.into_iter().find(|lost| lost.client.client == Some(id));
             if let Some(lost) = lost {
                 (gone, incident) = (Some(lost.client), Some(one.id));
             }
         }
     }
-    let frame = Frame::of(service, &ctx, Section::Clients, format!("Client {}", id.pid)).await.live();
+    let frame = call.frame(Section::Clients, format!("Client {}", id.pid)).await.live();
     let of_host = frame.may(Role::Viewer);
-    let gpus = if of_host && client.is_some() { GpuRow::all(&app, &ctx).await? } else { Vec::new() };
-    let memory = client.iter().flat_map(|client| &client.memory);
-    let memory =
-        memory.map(|one| (one.gpu.clone(), called(&gpus, &one.gpu), one.used_bytes.map(Amount))).collect();
-    Ok(rendered(&ClientPage { frame, id, client, of_host, memory, gone, incident, events }))
+    let gpus = if of_host { call.gpu_names().await } else { GpuNames::default() };
+    Ok(rendered(&ClientPage { frame, id, client, of_host, gpus, gone, incident, events }))
 }
 
 #[derive(Template)]
@@ -119,19 +114,15 @@ struct TerminateChoice {
     stopped: StoppedPolicy,
 }
 
-async fn confirm_terminate(Call { app, ctx }: Call, Path(id): Path<ClientId>) -> Reply {
-    terminate_page(&app, &ctx, id, None).await
+async fn confirm_terminate(call: Call, Path(id): Path<ClientId>) -> Reply {
+    terminate_page(&call, id, None).await
 }
 
 /// The page that asks before a client is terminated, and again after that was refused; the events of a client that has ended.
-async fn terminate_page(
-    app: &AppState,
-    ctx: &RequestContext,
-    id: ClientId,
-    error: Option<ServiceError>,
-) -> Reply {
+async fn terminate_page(call: &Call, id: ClientId, error: Option<ServiceError>) -> Reply {
+    let Call { app, ctx } = call;
     let client = match app.service.client(ctx, id).await {
-        Err(error @ ServiceError::NotFound { .. }) => return redirect_to_history(app, ctx, id, error).await,
+        Err(error @ ServiceError::NotFound { .. }) => return redirect_to_history(call, id, error).await,
         client => client?,
     };
     let stopped = app.service.is_client_stopped(ctx, id).await?;
@@ -146,34 +137,29 @@ async fn terminate_page(
             rehearsal_refusal(ctx, rehearsed)?
         }
     };
-    let frame = Frame::of(&app.service, ctx, Section::Clients, format!("Terminate client {}", id.pid)).await;
+    let frame = call.frame(Section::Clients, format!("Terminate client {}", id.pid)).await;
     Ok(with_status(&TerminatePage { frame, client, refused, stopped }, problem))
 }
 
-async fn terminate(Call { app, ctx }: Call, Path(id): Path<ClientId>, form: Form) -> Reply {
+async fn terminate(call: Call, Path(id): Path<ClientId>, form: Form) -> Reply {
+    let Call { app, ctx } = &call;
     let policy = match form.text(STOPPED) {
         "" => StoppedPolicy::Refuse,
         _ => form.read::<TerminateChoice>(&[(STOPPED, Shape::Text)])?.stopped,
     };
-    match app.service.terminate(&ctx, id, policy, WriteOptions::default()).await {
+    match app.service.terminate(ctx, id, policy, WriteOptions::default()).await {
         Ok(operation) => Ok(followed(operation.id)),
         // The client has ended already, as requested.
-        Err(error @ ServiceError::NotFound { .. }) => redirect_to_history(&app, &ctx, id, error).await,
-        Err(error @ ServiceError::Conflict(_)) => terminate_page(&app, &ctx, id, Some(error)).await,
+        Err(error @ ServiceError::NotFound { .. }) => redirect_to_history(&call, id, error).await,
+        Err(error @ ServiceError::Conflict(_)) => terminate_page(&call, id, Some(error)).await,
         Err(error) => Err(error.into()),
     }
 }
 
 /// Redirects to the events of a client, which remain when it is gone; 404 if there are none.
-async fn redirect_to_history(
-    app: &AppState,
-    ctx: &RequestContext,
-    id: ClientId,
-    not_found: ServiceError,
-) -> Reply {
+async fn redirect_to_history(call: &Call, id: ClientId, not_found: ServiceError) -> Reply {
     let filter = EventFilter { client: Some(id), ..EventFilter::default() };
-    let events = app.service.events(ctx, filter, Order::NewestFirst, &Page::first(1)).await?.items;
-    if events.is_empty() {
+    if call.newest_events(filter, 1).await?.is_empty() {
         return Err(not_found.into());
     }
     Ok(Redirect::to(&format!("/clients/{id}")).into_response())

@@ -5,19 +5,19 @@ use axum::Router;
 use axum::routing::get;
 use serde_json::{Map, Value};
 
-use super::format::{self, Moment};
+use super::format::Moment;
 use super::frame::{Frame, Section};
+use super::gpus::GpuNames;
 use super::lists::{ListQuery, ROWS, list_page};
-use super::{gpus, rendered};
+use super::rendered;
 use crate::domain::access::Role;
 use crate::domain::client::ClientId;
 use crate::domain::event::{Details, Event, EventCause, EventFilter, EventSubject, EventType, Severity};
 use crate::domain::incident::IncidentFilter;
-use crate::domain::{DaemonName, GpuUuid, TenantName, rfc3339};
+use crate::domain::{DaemonName, TenantName, rfc3339};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::{Problem, Reply};
-use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
 use crate::service::page::Page;
 
@@ -51,10 +51,7 @@ impl EventsPage {
 struct EventPage {
     frame: Frame,
     event: Event,
-    /// The display names of the GPUs.
-    gpus: Vec<(GpuUuid, String)>,
-    /// The event that caused it.
-    cause: Option<i64>,
+    gpus: GpuNames,
     caused_by: String,
     /// The incident that it belongs to.
     incident: Option<i64>,
@@ -63,38 +60,28 @@ struct EventPage {
     related: Vec<Event>,
 }
 
-async fn list(Call { app, ctx }: Call, query: ListQuery) -> Reply {
+async fn list(call: Call, query: ListQuery) -> Reply {
+    let service = &call.app.service;
     let found = async {
+        let periods = WITHIN.map(|(name, ..)| name);
+        let within = query.one_of("within", "a period", periods, |name| name)?;
+        let within = WITHIN.iter().find(|(name, ..)| Some(*name) == within);
         let mut filter = EventFilter {
             types: query.parsed("type", EventFilter::parse_types)?.unwrap_or_default(),
-            severity: query.parsed("severity", parse_severity)?,
+            severity: query.one_of("severity", "a severity", Severity::ALL, Severity::as_str)?,
             daemon: query.parsed("daemon", DaemonName::parse)?,
             tenant: query.parsed("tenant", TenantName::parse)?,
             client: query.parsed("client", ClientId::parse)?,
             operation: query.parsed("operation", uuid::Uuid::parse_str)?,
-            since: query.parsed("within", |text| parse_within(app.service.clock().unix_ms(), text))?,
+            since: within.map(|(.., back)| call.now() - back),
             ..EventFilter::default()
         };
         if let Some(gpu) = query.text("gpu") {
-            filter = app.service.of_gpu(&ctx, filter, gpu).await?;
+            filter = service.of_gpu(&call.ctx, filter, gpu).await?;
         }
-        app.service.events(&ctx, filter, Order::NewestFirst, &query.page()?).await
+        service.events(&call.ctx, filter, Order::NewestFirst, &query.page()?).await
     };
-    let found = found.await;
-    let page = query.into_page(&app, &ctx, Section::Events, &FILTER, found).await?;
-    Ok(page.answer(|page| EventsPage { page }))
-}
-
-fn parse_severity(text: &str) -> Result<Severity, String> {
-    let found = Severity::ALL.into_iter().find(|severity| severity.as_str() == text);
-    found.ok_or_else(|| format!("{text:?} is not a severity: choose one of the list"))
-}
-
-fn parse_within(now: i64, text: &str) -> Result<i64, String> {
-    let found = WITHIN.into_iter().find(|(name, ..)| *name == text);
-    found
-        .map(|(.., back)| now - back)
-        .ok_or_else(|| format!("{text:?} is not a period: choose one of the list"))
+    Ok(query.list(&call, Section::Events, &FILTER, found).await?.answer(|page| EventsPage { page }))
 }
 
 /// The types, grouped by the part before the dot.
@@ -110,29 +97,29 @@ fn groups() -> Vec<(&'static str, Vec<EventType>)> {
     groups
 }
 
-async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Reply {
-    let event = app.service.event(&ctx, id).await?;
-    let frame = Frame::of(&app.service, &ctx, Section::Events, format!("Event {id}")).await;
+async fn show(call: Call, Path(id): Path<i64>) -> Reply {
+    let Call { app, ctx } = &call;
+    let event = app.service.event(ctx, id).await?;
+    let frame = call.frame(Section::Events, format!("Event {id}")).await;
     let caused = EventFilter { cause: Some(id), ..EventFilter::default() };
-    let related = app.service.events(&ctx, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
+    let related = app.service.events(ctx, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
     let details = serde_json::to_value(&event.details).unwrap_or_default();
-    let (cause, caused_by) = match &event.cause {
-        EventCause::Actor { subject } => (None, subject.clone()),
-        EventCause::Event { id } => (Some(*id), format!("event {id}")),
-        EventCause::Mps => (None, "MPS itself".to_owned()),
-        EventCause::Client => (None, "the client itself".to_owned()),
+    let caused_by = match &event.cause {
+        EventCause::Actor { subject } => subject.clone(),
+        EventCause::Event { id } => format!("event {id}"),
+        EventCause::Mps => "MPS itself".to_owned(),
+        EventCause::Client => "the client itself".to_owned(),
         EventCause::Outsider { command: Some(command) } => {
-            (None, format!("someone else with access to the daemon; control.log has: {command}"))
+            format!("someone else with access to the daemon; control.log has: {command}")
         }
-        EventCause::Outsider { command: None } => (None, "someone else with access to the daemon".to_owned()),
-        EventCause::Manager => (None, "the manager".to_owned()),
-        EventCause::Host => (None, "the host: its hardware, its driver, its boot".to_owned()),
+        EventCause::Outsider { command: None } => "someone else with access to the daemon".to_owned(),
+        EventCause::Manager => "the manager".to_owned(),
+        EventCause::Host => "the host: its hardware, its driver, its boot".to_owned(),
     };
     Ok(rendered(&EventPage {
         frame,
-        incident: incident_of(&app, &ctx, &event).await?,
-        gpus: gpus::names(&app, &ctx).await,
-        cause,
+        incident: incident_of(&call, &event).await?,
+        gpus: call.gpu_names().await,
         caused_by,
         details: detail_lines(&details, &event.subject),
         related,
@@ -141,7 +128,7 @@ async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Reply {
 }
 
 /// The incident that an event is about or belongs to.
-async fn incident_of(app: &AppState, ctx: &RequestContext, event: &Event) -> Result<Option<i64>, Problem> {
+async fn incident_of(Call { app, ctx }: &Call, event: &Event) -> Result<Option<i64>, Problem> {
     if let Some(Details::Incident { incident, .. }) = &event.details {
         return Ok(Some(*incident));
     }

@@ -13,6 +13,7 @@ use super::page;
 use crate::http::AppState;
 use crate::http::accept;
 use crate::http::auth;
+use crate::http::extract::Call;
 use crate::http::peer::Peer;
 use crate::http::problem::{Detail, FieldErrors, ProblemKind, Title};
 use crate::service::FieldError;
@@ -104,7 +105,8 @@ async fn as_page(
     let page = match auth::session(app, peer, headers) {
         Some((admission, _)) => {
             let ctx = RequestContext::new(admission.actor, app.service.clock(), None);
-            let frame = Frame::of(&app.service, &ctx, Section::Elsewhere, what).await;
+            let call = Call { app: app.clone(), ctx };
+            let frame = call.frame(Section::Elsewhere, what).await;
             page(parts.status, &ProblemPage { frame, status, what, detail, fields, remedy })
         }
         None => {

@@ -3,16 +3,11 @@
 use std::fmt;
 
 use crate::domain::DeviceMemoryLimit;
-use crate::domain::audit::AuditOutcome;
 use crate::domain::condition::{self, Condition, ReasonOutlook};
 use crate::domain::daemon::{DaemonStatus, Phase};
-use crate::domain::event::Severity;
 use crate::domain::gpu::ComputeMode;
-use crate::domain::layout::status::LayoutState;
 use crate::domain::operation::OperationState;
 use crate::domain::tenant::EnforcedBy;
-use crate::domain::token::TokenState;
-use crate::domain::verification::{ComparisonVerdict, VerificationOutcome};
 
 /// The severity of a badge, always with a sign and never by colour alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,130 +44,75 @@ pub(super) struct Badge {
     pub(super) tone: Tone,
 }
 
-const fn badge(word: &'static str, tone: Tone) -> Badge {
-    Badge { word, tone }
+/// The words of states by their tone; a word is that of the API, or made here.
+const WORDS: [(Tone, &[&str]); 5] = [
+    (Tone::Bad, &["not_known", "wedged", "crash_loop", "blocked", "error", "critical", "failed", "differs"]),
+    (
+        Tone::Warn,
+        &["waiting_to_start_again", "absent", "drifted", "degraded", "warning", "not_verified", "refused"],
+    ),
+    (Tone::Busy, &["not_polled_yet", "starting", "applying", "stopping", "pending", "waiting", "running"]),
+    (Tone::Good, &["ready", "observed", "succeeded", "verified", "holds", "done", "active", "applied"]),
+    (Tone::Quiet, &["stopped", "info", "cancelled", "not_seen", "expired", "revoked", "unknown"]),
+];
+
+impl Badge {
+    pub(super) const fn new(word: &'static str, tone: Tone) -> Self {
+        Self { word, tone }
+    }
+
+    /// Returns the badge of a state, whose word decides the tone.
+    pub(super) fn of(word: &'static str) -> Self {
+        let known = WORDS.iter().find(|(_, words)| words.contains(&word));
+        debug_assert!(known.is_some(), "{word}");
+        Self { word, tone: known.map_or(Tone::Quiet, |(tone, _)| *tone) }
+    }
+
+    /// Returns the word as people write it.
+    pub(super) fn words(&self) -> String {
+        self.word.replace('_', " ")
+    }
 }
 
 /// Returns the badge for the state of a daemon; `None` stands for one that the manager does not manage at present.
 pub(super) fn daemon(status: Option<&DaemonStatus>) -> Badge {
-    match status {
+    Badge::of(match status {
+        None => "not_known",
         // An observed daemon's settings are not expected to change.
-        Some(status) if status.phase == Phase::Applying && status.drift.present => {
-            badge("drifted", Tone::Warn)
-        }
-        status => phase(status.map(|status| status.phase)),
-    }
-}
-
-fn phase(phase: Option<Phase>) -> Badge {
-    match phase {
-        None => badge("not known", Tone::Bad),
-        Some(Phase::Unknown) => badge("not polled yet", Tone::Busy),
-        Some(Phase::Starting) => badge("starting", Tone::Busy),
-        Some(Phase::Applying) => badge("applying", Tone::Busy),
-        Some(Phase::Ready) => badge("ready", Tone::Good),
-        Some(Phase::Wedged) => badge("wedged", Tone::Bad),
-        Some(Phase::BackOff) => badge("waiting to start again", Tone::Warn),
-        Some(Phase::CrashLoop) => badge("crash loop", Tone::Bad),
-        Some(Phase::Stopping) => badge("stopping", Tone::Busy),
-        Some(Phase::Stopped) => badge("stopped", Tone::Quiet),
-        Some(Phase::Blocked) => badge("blocked", Tone::Bad),
-        Some(Phase::Observed) => badge("observed", Tone::Good),
-        Some(Phase::Absent) => badge("absent", Tone::Warn),
-    }
-}
-
-/// Returns the badge for the severity of an event.
-pub(super) fn severity(severity: Severity) -> Badge {
-    match severity {
-        Severity::Info => badge("info", Tone::Quiet),
-        Severity::Warning => badge("warning", Tone::Warn),
-        Severity::Error => badge("error", Tone::Bad),
-        Severity::Critical => badge("critical", Tone::Bad),
-    }
+        Some(status) if status.phase == Phase::Applying && status.drift.present => "drifted",
+        Some(status) if status.phase == Phase::Unknown => "not_polled_yet",
+        Some(status) if status.phase == Phase::BackOff => "waiting_to_start_again",
+        Some(status) => status.phase.as_str(),
+    })
 }
 
 /// Returns the badge for the state of an operation.
 pub(super) fn operation(of: OperationState) -> Badge {
-    match of {
-        OperationState::Pending => badge("waiting", Tone::Busy),
-        OperationState::Running => badge("running", Tone::Busy),
-        OperationState::Succeeded => badge("succeeded", Tone::Good),
-        OperationState::Failed => badge("failed", Tone::Bad),
-        OperationState::Cancelled => badge("cancelled", Tone::Quiet),
-    }
-}
-
-/// Returns the badge for the outcome of a verification.
-pub(super) fn verification(of: VerificationOutcome) -> Badge {
-    match of {
-        VerificationOutcome::Verified => badge("verified", Tone::Good),
-        VerificationOutcome::Differs => badge("differs", Tone::Bad),
-        VerificationOutcome::NotVerified => badge("not verified", Tone::Warn),
-    }
-}
-
-/// Returns the badge for the comparison of a setting with the value that a client saw.
-pub(super) fn verdict(of: ComparisonVerdict) -> Badge {
-    match of {
-        ComparisonVerdict::Holds => badge("holds", Tone::Good),
-        ComparisonVerdict::Differs => badge("differs", Tone::Bad),
-        ComparisonVerdict::NotSeen => badge("not seen", Tone::Quiet),
-    }
-}
-
-/// Returns the badge for the outcome of an attempt.
-pub(super) fn outcome(of: AuditOutcome) -> Badge {
-    match of {
-        AuditOutcome::Done => badge("done", Tone::Good),
-        AuditOutcome::Refused => badge("refused", Tone::Warn),
-        AuditOutcome::Failed => badge("failed", Tone::Bad),
-    }
-}
-
-/// Returns the badge for the state of a token.
-pub(super) fn token(of: TokenState) -> Badge {
-    match of {
-        TokenState::Active => badge("active", Tone::Good),
-        TokenState::Expired => badge("expired", Tone::Quiet),
-        TokenState::Revoked => badge("revoked", Tone::Quiet),
-    }
-}
-
-/// Returns the badge for the state of a layout on a daemon.
-pub(super) fn layout(of: LayoutState) -> Badge {
-    match of {
-        LayoutState::Pending => badge("pending", Tone::Busy),
-        LayoutState::Applying => badge("applying", Tone::Busy),
-        LayoutState::Applied => badge("applied", Tone::Good),
-        LayoutState::Drifted => badge("drifted", Tone::Warn),
-        LayoutState::Degraded => badge("degraded", Tone::Warn),
-        LayoutState::Failed => badge("failed", Tone::Bad),
-    }
+    Badge::of(if of == OperationState::Pending { "waiting" } else { of.as_str() })
 }
 
 /// Returns the badge for readiness, according to the condition `Ready`.
 pub(super) fn ready(conditions: &[Condition]) -> Badge {
     match condition::ready(conditions) {
-        Some(ready) if ready.status => badge("ready", Tone::Good),
-        Some(ready) if ready.reason.outlook() == ReasonOutlook::Passes => badge("applying", Tone::Busy),
-        Some(_) => badge("not ready", Tone::Warn),
-        None => badge("unknown", Tone::Quiet),
+        Some(ready) if ready.status => Badge::of("ready"),
+        Some(ready) if ready.reason.outlook() == ReasonOutlook::Passes => Badge::of("applying"),
+        Some(_) => Badge::new("not ready", Tone::Warn),
+        None => Badge::of("unknown"),
     }
 }
 
 /// Returns the badge for the enforcer of a value; `None` stands for an unknown one.
 pub(super) fn enforced_by(of: Option<EnforcedBy>) -> Badge {
     match of {
-        Some(EnforcedBy::Server) => badge("the server", Tone::Good),
-        Some(EnforcedBy::Environment) => badge("the environment only", Tone::Warn),
-        Some(EnforcedBy::None) => badge("nothing: there is no limit", Tone::Quiet),
-        None => badge("unknown", Tone::Quiet),
+        Some(EnforcedBy::Server) => Badge::new("the server", Tone::Good),
+        Some(EnforcedBy::Environment) => Badge::new("the environment only", Tone::Warn),
+        Some(EnforcedBy::None) => Badge::new("nothing: there is no limit", Tone::Quiet),
+        None => Badge::of("unknown"),
     }
 }
 
 /// A number of bytes, rounded, and exact on hover.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Amount(pub(super) u64);
 
 /// The amounts of several GPUs, each once where they follow each other.
@@ -314,13 +254,6 @@ impl fmt::Display for Lasting {
     }
 }
 
-/// A part of a bar, in percent of its length.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct BarPart {
-    pub(super) from: f64,
-    pub(super) length: f64,
-}
-
 /// Memory on one bar: used, sum of the limits, and total. The bar is as long as the largest, so that limits beyond the total are
 /// visible.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -349,54 +282,47 @@ impl Gauge {
         self.limits.0 > self.total.0
     }
 
+    /// The sum of the limits as far as there is memory for it.
+    pub(super) fn limits_within(&self) -> Amount {
+        self.limits.min(self.total)
+    }
+
     /// Returns the amount by which the sum of the limits exceeds the total.
     pub(super) fn over(&self) -> Amount {
         Amount(self.limits.0.saturating_sub(self.total.0))
     }
 
-    pub(super) fn used_share(&self) -> BarPart {
-        self.share(0, self.used.0)
-    }
-
-    pub(super) fn limits_share(&self) -> BarPart {
-        self.share(0, self.limits.0.min(self.total.0))
-    }
-
-    /// The part of the limits beyond the total.
-    pub(super) fn over_share(&self) -> BarPart {
-        self.share(self.total.0, self.over().0)
-    }
-
-    /// The position of the total on the bar.
-    pub(super) fn end(&self) -> f64 {
-        self.share(0, self.total.0).length
-    }
-
+    /// The length of an amount on the bar, in percent.
     #[allow(clippy::cast_precision_loss, reason = "a place on a bar")]
-    fn share(&self, from: u64, length: u64) -> BarPart {
+    pub(super) fn share(&self, of: &Amount) -> f64 {
         let longest = self.total.0.max(self.limits.0).max(self.used.0).max(1) as f64;
-        let percent = |bytes: u64| (bytes as f64 / longest * 10_000.0).round() / 100.0;
-        BarPart { from: percent(from), length: percent(length) }
+        (of.0 as f64 / longest * 10_000.0).round() / 100.0
     }
 }
 
 /// A compute mode, as `nvidia-smi` calls it.
-pub(super) fn compute_mode(mode: ComputeMode) -> &'static str {
-    match mode {
-        ComputeMode::Default => "default",
-        ComputeMode::ExclusiveProcess => "exclusive process",
-        ComputeMode::Prohibited => "prohibited",
-    }
+pub(super) fn compute_mode(mode: ComputeMode) -> String {
+    mode.as_str().replace('_', " ")
+}
+
+/// A value, or other words if there is none.
+pub(super) fn or(otherwise: &str, value: Option<impl fmt::Display>) -> String {
+    value.map_or_else(|| otherwise.to_owned(), |value| value.to_string())
 }
 
 /// A value, or a dash if it is unknown.
-pub(super) fn or_dash<T: fmt::Display>(value: Option<T>) -> String {
-    value.map_or_else(|| "–".to_owned(), |value| value.to_string())
+pub(super) fn or_dash(value: Option<impl fmt::Display>) -> String {
+    or("–", value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::audit::AuditOutcome;
+    use crate::domain::event::Severity;
+    use crate::domain::layout::status::LayoutState;
+    use crate::domain::token::TokenState;
+    use crate::domain::verification::{ComparisonVerdict, VerificationOutcome};
 
     #[test]
     fn amounts_are_rounded_to_a_tenth() {
@@ -469,11 +395,30 @@ mod tests {
         let gauge = Gauge::new(25, 150, 100);
         assert!(gauge.is_overcommitted());
         assert_eq!(gauge.over(), Amount(50));
-        assert!((gauge.end() - 66.67).abs() < 1e-9);
-        assert_eq!(gauge.used_share(), BarPart { from: 0.0, length: 16.67 });
-        assert_eq!(gauge.limits_share(), BarPart { from: 0.0, length: 66.67 });
-        assert_eq!(gauge.over_share(), BarPart { from: 66.67, length: 33.33 });
+        let shares =
+            [gauge.total, gauge.used, gauge.limits_within(), gauge.over()].map(|of| gauge.share(&of));
+        assert_eq!(shares.map(|share| share.to_string()), ["66.67", "16.67", "66.67", "33.33"]);
         let empty = Gauge::new(0, 0, 0);
-        assert_eq!(empty.used_share(), BarPart { from: 0.0, length: 0.0 });
+        assert!(empty.share(&empty.used).abs() < 1e-9);
+    }
+
+    #[test]
+    fn every_state_has_a_tone() {
+        let words = [
+            &Phase::ALL.map(Phase::as_str)[..],
+            &Severity::ALL.map(Severity::as_str),
+            &OperationState::ALL.map(OperationState::as_str),
+            &VerificationOutcome::ALL.map(VerificationOutcome::as_str),
+            &ComparisonVerdict::ALL.map(ComparisonVerdict::as_str),
+            &AuditOutcome::ALL.map(AuditOutcome::as_str),
+            &TokenState::ALL.map(TokenState::as_str),
+            &LayoutState::ALL.map(LayoutState::as_str),
+        ];
+        // These have words of their own.
+        let words = words.concat().into_iter().filter(|word| *word != "back_off");
+        for word in words {
+            assert_eq!(Badge::of(word).word, word);
+        }
+        assert_eq!(Badge::of("crash_loop").words(), "crash loop");
     }
 }

@@ -3,14 +3,18 @@
 //! A form is converted to the JSON that a program would send, so the same validation applies with the same messages. What was
 //! typed is kept, and shown again with the errors.
 
+use askama::Template;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::header;
+use axum::response::Response;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
+use super::with_status;
+use crate::domain::count::joined;
 use crate::domain::duration::parse_seconds;
 use crate::domain::json::missing_field;
 use crate::domain::rfc3339;
@@ -104,9 +108,10 @@ impl Form {
         match self.text("version") {
             "" => Ok(None),
             text => text.parse().map(Some).map_err(|_| {
-                let shown: String = text.chars().take(80).collect();
-                let why =
-                    format!("{shown:?} is not a version: give its number, or leave it empty for the newest");
+                let why = format!(
+                    "{:?} is not a version: give its number, or leave it empty for the newest",
+                    shortened(text)
+                );
                 ServiceError::field("/version", why)
             }),
         }
@@ -222,7 +227,7 @@ impl Form {
 
     fn value(&self, name: &str, shape: Shape) -> Result<Option<Value>, String> {
         let text = self.text(name);
-        let shown = || text.chars().take(80).collect::<String>();
+        let is_not = |what: &str| format!("{:?} is not {what}", shortened(text));
         match shape {
             Shape::Flag => Ok(Some(Value::Bool(self.ticked(name)))),
             Shape::List => {
@@ -233,17 +238,14 @@ impl Form {
             _ if text.is_empty() => Ok(None),
             Shape::Text | Shape::Memory => Ok(Some(Value::String(text.to_owned()))),
             Shape::Document => Ok(Some(Value::String(self.typed(name).to_owned()))),
-            Shape::Whole => match text.parse::<u64>() {
-                Ok(number) => Ok(Some(number.into())),
-                Err(_) => {
-                    Err(format!("{:?} is not a whole number: give digits only, for example 16", shown()))
-                }
-            },
+            Shape::Whole => {
+                let number = text.parse::<u64>().map(|number| Some(number.into()));
+                number.map_err(|_| is_not("a whole number: give digits only, for example 16"))
+            }
             Shape::Time => match rfc3339::parse(text) {
                 Ok(_) => Ok(Some(Value::String(text.to_owned()))),
-                Err(_) => Err(format!(
-                    "{:?} is not a time: give a duration from now on, for example 2d or 36h, or a time as YYYY-MM-DDThh:mm:ssZ",
-                    shown()
+                Err(_) => Err(is_not(
+                    "a time: give a duration from now on, for example 2d or 36h, or a time as YYYY-MM-DDThh:mm:ssZ",
                 )),
             },
             Shape::Seconds => match parse_seconds::<u64>(text) {
@@ -252,19 +254,24 @@ impl Form {
             },
             Shape::Number => match text.parse::<f64>() {
                 Ok(number) if number.is_finite() => Ok(Some(number.into())),
-                _ => Err(format!("{:?} is not a number: give one, for example 12.5", shown())),
+                _ => Err(is_not("a number: give one, for example 12.5")),
             },
         }
     }
+}
+
+/// A text as an error shows it.
+pub(super) fn shortened(text: &str) -> String {
+    text.chars().take(80).collect()
 }
 
 fn pairs(text: &str) -> Result<Value, String> {
     let mut pairs = Map::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let Some((key, value)) = line.split_once('=') else {
-            let shown: String = line.chars().take(80).collect();
             return Err(format!(
-                "{shown:?} has no \"=\": write each on a separate line, for example team=search"
+                "{:?} has no \"=\": write each on a separate line, for example team=search",
+                shortened(line)
             ));
         };
         if pairs.insert(key.trim().to_owned(), value.trim().into()).is_some() {
@@ -281,19 +288,10 @@ fn plain(value: &Value, shape: Shape) -> String {
         Value::String(text) => text.clone(),
         Value::Number(bytes) if shape == Shape::Memory => size(bytes.as_u64().unwrap_or_default()),
         Value::Number(number) => number.as_f64().unwrap_or_default().to_string(),
-        // As MPS writes the limits of several GPUs.
-        Value::Object(limits) if shape == Shape::Memory => {
-            let limit = |(gpu, bytes): (&String, &Value)| {
-                format!("{gpu}={}", size(bytes.as_u64().unwrap_or_default()))
-            };
-            limits.iter().map(limit).collect::<Vec<_>>().join(",")
-        }
+        // Limits of several GPUs as MPS writes them, or labels.
         Value::Object(pairs) => {
-            let lines: Vec<String> = pairs
-                .iter()
-                .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
-                .collect();
-            lines.join("\n")
+            let between = if shape == Shape::Memory { "," } else { "\n" };
+            joined(pairs.iter().map(|(key, value)| format!("{key}={}", plain(value, shape))), between)
         }
         Value::Null | Value::Bool(false) | Value::Array(_) => String::new(),
     }
@@ -376,11 +374,13 @@ fn in_words(name: &str) -> String {
 }
 
 /// Errors of a form: by field, or as a whole.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct FormErrors {
     /// The wrong fields, in the order of the form.
     pub(super) by_field: Vec<WrongField>,
     pub(super) whole: Vec<String>,
+    /// The problem that the response has; `None` if there are no errors.
+    problem: Option<Problem>,
 }
 
 /// A wrong field: the ID of its element, which is its name, its label, and the error.
@@ -395,7 +395,7 @@ impl FormErrors {
     /// Splits an error by the fields of the form; the rest applies to the form as a whole.
     pub(super) fn of(problem: impl Into<Problem>, fields: &[&str]) -> Self {
         let problem = problem.into();
-        let mut refused = Self::default();
+        let mut refused = Self { problem: Some(problem.clone()), ..Self::default() };
         if problem.errors.is_empty() {
             refused.whole.push(problem.detail);
             return refused;
@@ -428,6 +428,12 @@ impl FormErrors {
         }
     }
 
+    /// The page that shows the form with its errors; it has the status of the problem, and is recorded as refused.
+    pub(super) fn shown<P: Template>(mut self, page: impl FnOnce(Self) -> P) -> Response {
+        let problem = self.problem.take();
+        with_status(&page(self), problem)
+    }
+
     /// Errors with the labels of the form's fields, where these are not their names.
     #[must_use]
     pub(super) fn labelled(mut self, label: impl Fn(&str) -> Option<&'static str>) -> Self {
@@ -438,18 +444,13 @@ impl FormErrors {
     }
 
     /// An error of the form as a whole.
-    pub(super) fn whole_form(detail: &str) -> Self {
-        Self { whole: vec![detail.to_owned()], ..Self::default() }
+    pub(super) fn whole_form(detail: String) -> Self {
+        Self { whole: vec![detail], ..Self::default() }
     }
 
     /// The error of a field.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         self.by_field.iter().find(|wrong| wrong.id == name).map(|wrong| wrong.why.as_str())
-    }
-
-    /// The errors of the form as a whole.
-    pub(super) fn whole(&self) -> &[String] {
-        &self.whole
     }
 
     /// Returns true if there are no errors.
@@ -501,7 +502,7 @@ mod tests {
         let refused = read("daemon=GPU0&uid=0").expect_err("a name");
         assert!(refused.field("daemon").expect("a word").contains("GPU0"), "{refused:?}");
         let refused = read("daemon=gpu0&device_memory_limit=lots").expect_err("no size, and no user");
-        assert!(refused.field("device_memory_limit").is_some() && refused.whole().is_empty(), "{refused:?}");
+        assert!(refused.field("device_memory_limit").is_some() && refused.whole.is_empty(), "{refused:?}");
         assert_eq!(refused.field("uid"), Some("fill this in"));
         let refused = read("").expect_err("nothing");
         assert_eq!(refused.field("daemon"), Some("fill this in"));
@@ -521,7 +522,7 @@ mod tests {
         );
         let labels: Vec<&str> = refused.by_field.iter().map(|wrong| wrong.label.as_str()).collect();
         assert_eq!(labels[2], "device memory limit");
-        assert!(refused.whole().is_empty(), "{refused:?}");
+        assert!(refused.whole.is_empty(), "{refused:?}");
         let (spec, errors) = Form::parse(b"daemon=gpu0&uid=0&max_clients=two&device_memory_limit=4G")
             .read_rest::<TenantSpec<GpuRef>>(&TENANT);
         assert_eq!(errors.len(), 1, "{errors:?}");
@@ -536,9 +537,9 @@ mod tests {
         ];
         let refused = FormErrors::of(ServiceError::Invalid(errors), &NAMES);
         assert_eq!(refused.field("gpus"), Some("no such GPU"));
-        assert_eq!(refused.whole(), ["something"]);
+        assert_eq!(refused.whole, ["something"]);
         let problem = Problem::from(ServiceError::Conflict("not now".into())).unredacted();
-        assert_eq!(FormErrors::of(problem, &NAMES).whole(), ["not now"]);
+        assert_eq!(FormErrors::of(problem, &NAMES).whole, ["not now"]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::assets::Assets;
 use crate::domain::access::{Grant, Principal, Role};
+use crate::http::extract::Call;
 use crate::service::Service;
-use crate::service::access::context::RequestContext;
 use crate::service::host::HostIdentity;
 
 /// The section of the console that a page belongs to.
@@ -107,14 +107,10 @@ pub(super) struct Frame {
     pub(super) last_event: i64,
 }
 
-impl Frame {
+impl Call {
     /// The frame of a page in this section, for the logged-in user.
-    pub(super) async fn of(
-        service: &Service,
-        ctx: &RequestContext,
-        place: Section,
-        title: impl Into<String>,
-    ) -> Self {
+    pub(super) async fn frame(&self, place: Section, title: impl Into<String>) -> Frame {
+        let Self { app, ctx } = self;
         let role = host_role(&ctx.actor.grant);
         let sections = SECTIONS.iter().filter(|(_, _, _, shown_to)| match shown_to {
             Visibility::All => true,
@@ -125,7 +121,7 @@ impl Frame {
             label,
             current: *of == place,
         };
-        Self {
+        Frame {
             title: title.into(),
             sections: sections.map(link).collect(),
             who: ctx.actor.subject.to_string(),
@@ -134,13 +130,15 @@ impl Frame {
                 other => other.to_string(),
             },
             grant: ctx.actor.grant.clone(),
-            host: service.without_permit().host_identity(ctx).await,
+            host: app.service.without_permit().host_identity(ctx).await,
             assets: Assets,
             live: false,
             last_event: ctx.last_event,
         }
     }
+}
 
+impl Frame {
     /// Makes the page follow the present state.
     pub(super) fn live(self) -> Self {
         Self { live: true, ..self }

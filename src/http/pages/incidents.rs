@@ -5,20 +5,20 @@ use axum::Router;
 use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::{get, post};
 
-use super::banner::IncidentRow;
+use super::banner::{IncidentRow, incident_state};
 use super::forms::Form;
 use super::frame::{Frame, Section};
+use super::gpus::GpuNames;
 use super::lists::{ListQuery, list_page};
-use super::{gpus, rendered};
+use super::rendered;
 use crate::domain::access::Role;
 use crate::domain::event::Event;
 use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
 use crate::domain::memory::Bytes;
-use crate::domain::{DaemonName, GpuUuid, TenantName};
+use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::{Problem, Reply};
-use crate::service::access::context::RequestContext;
 use crate::service::incidents::{AcknowledgeRequest, IncidentView};
 use crate::service::{ServiceError, WriteOptions};
 
@@ -42,52 +42,23 @@ const FILTER: [&str; 5] = ["state", "acknowledged", "kind", "daemon", "tenant"];
 struct IncidentPage {
     frame: Frame,
     row: IncidentRow,
-    /// The display names of its GPUs.
-    gpus: Vec<(GpuUuid, String)>,
+    gpus: GpuNames,
     /// Clients that keep a server with a fault from accepting others, and what to do about each.
     holders: Vec<(u32, &'static str)>,
+    /// The heading for its processes: their relation to the incident.
+    suspects_heading: &'static str,
+    /// The IDs of the events beyond those that are shown.
+    further_events: Vec<i64>,
     /// Its first events, oldest first, as far as they are kept.
     events: Vec<Event>,
 }
 
-impl IncidentPage {
-    fn of_host(&self) -> bool {
-        self.frame.may(Role::Viewer)
-    }
-
-    /// Returns the heading for its processes: their relation to the incident.
-    fn suspects_heading(&self) -> &'static str {
-        match self.row.incident.kind {
-            kind if kind.loses_work() => "Suspected",
-            IncidentKind::ClientRefused => "Refused processes",
-            _ => "Processes",
-        }
-    }
-
-    /// The IDs of the events beyond those that are shown.
-    fn further_events(&self) -> &[i64] {
-        self.row.incident.events.get(EVENTS..).unwrap_or_default()
-    }
-
-    fn can_acknowledge(&self) -> bool {
-        self.frame.operates() && self.row.incident.acknowledged.is_none()
-    }
-}
-
 fn filter(query: &ListQuery) -> Result<IncidentFilter, ServiceError> {
-    let state = query.parsed("state", |text| match text {
-        "open" => Ok(IncidentState::Open),
-        "recovered" => Ok(IncidentState::Recovered),
-        other => Err(format!("{other:?} is not a state of incidents: choose open or recovered")),
-    })?;
-    let acknowledged = query.parsed("acknowledged", |text| match text {
-        "yes" => Ok(true),
-        "no" => Ok(false),
-        other => Err(format!("{other:?} says nothing of an acknowledgement: choose yes or no")),
-    })?;
+    let states = [IncidentState::Open, IncidentState::Recovered];
     Ok(IncidentFilter {
-        state,
-        acknowledged,
+        state: query.one_of("state", "a state of incidents", states, incident_state)?,
+        acknowledged: query
+            .one_of("acknowledged", "yes or no", [true, false], |yes| if yes { "yes" } else { "no" })?,
         kind: query.parsed("kind", str::parse)?,
         daemon: query.parsed("daemon", DaemonName::parse)?,
         tenant: query.parsed("tenant", TenantName::parse)?,
@@ -95,17 +66,17 @@ fn filter(query: &ListQuery) -> Result<IncidentFilter, ServiceError> {
     })
 }
 
-async fn list(Call { app, ctx }: Call, query: ListQuery) -> Reply {
-    let found = async { app.service.incidents(&ctx, filter(&query)?, &query.page()?).await };
-    let (found, now) = (found.await, app.service.clock().unix_ms());
-    let page = query.into_page(&app, &ctx, Section::Incidents, &FILTER, found).await?;
-    let page = page.map(|incident| IncidentRow::of(incident, now));
-    Ok(page.with_daemons(&app, &ctx).await?.answer(|page| IncidentsPage { page }))
+async fn list(call: Call, query: ListQuery) -> Reply {
+    let found = async { call.app.service.incidents(&call.ctx, filter(&query)?, &query.page()?).await };
+    let page = query.list(&call, Section::Incidents, &FILTER, found).await?;
+    let page = page.map(|incident| IncidentRow::of(incident, call.now()));
+    Ok(page.with_daemons(&call).await?.answer(|page| IncidentsPage { page }))
 }
 
-async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Reply {
-    let incident = app.service.incident(&ctx, id).await?;
-    let holders = app.service.fault_holders(&ctx, &incident)?.into_iter().map(|holder| {
+async fn show(call: Call, Path(id): Path<i64>) -> Reply {
+    let Call { app, ctx } = &call;
+    let incident = app.service.incident(ctx, id).await?;
+    let holders = app.service.fault_holders(ctx, &incident)?.into_iter().map(|holder| {
         let remedy = if holder.stopped {
             "it is stopped, so continue it (kill -CONT) or end it; until then no other client can connect"
         } else {
@@ -114,20 +85,21 @@ async fn show(Call { app, ctx }: Call, Path(id): Path<i64>) -> Reply {
         (holder.client.pid, remedy)
     });
     let holders = holders.collect();
-    let frame = Frame::of(&app.service, &ctx, Section::Incidents, format!("Incident {id}")).await.live();
-    let named = if frame.may(Role::Viewer) { gpus::names(&app, &ctx).await } else { Vec::new() };
-    let gpus = incident.gpus.iter().map(|gpu| (gpu.clone(), gpus::name_of(&named, gpu))).collect();
-    let events = events_of(&app, &ctx, &incident).await?;
-    let row = IncidentRow::of(incident, app.service.clock().unix_ms());
-    Ok(rendered(&IncidentPage { frame, row, gpus, holders, events }))
+    let frame = call.frame(Section::Incidents, format!("Incident {id}")).await.live();
+    let gpus = if frame.may(Role::Viewer) { call.gpu_names().await } else { GpuNames::default() };
+    let events = events_of(&call, &incident).await?;
+    let further_events = incident.events.get(EVENTS..).unwrap_or_default().to_vec();
+    let row = IncidentRow::of(incident, call.now());
+    let suspects_heading = match row.incident.kind {
+        kind if kind.loses_work() => "Suspected",
+        IncidentKind::ClientRefused => "Refused processes",
+        _ => "Processes",
+    };
+    Ok(rendered(&IncidentPage { frame, row, gpus, holders, suspects_heading, further_events, events }))
 }
 
 /// The first events of an incident.
-async fn events_of(
-    app: &AppState,
-    ctx: &RequestContext,
-    incident: &IncidentView,
-) -> Result<Vec<Event>, Problem> {
+async fn events_of(Call { app, ctx }: &Call, incident: &IncidentView) -> Result<Vec<Event>, Problem> {
     let mut events = Vec::new();
     for id in incident.events.iter().take(EVENTS) {
         match app.service.event(ctx, *id).await {

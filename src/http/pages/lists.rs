@@ -6,16 +6,13 @@ use axum::http::request::Parts;
 use axum::response::Response;
 use form_urlencoded::Serializer;
 
-use super::daemons::daemon_names;
 use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
-use super::with_status;
 use crate::domain::DaemonName;
 use crate::domain::access::Role;
-use crate::http::AppState;
+use crate::http::extract::Call;
 use crate::http::problem::Problem;
 use crate::service::ServiceError;
-use crate::service::access::context::RequestContext;
 use crate::service::page::{Page, Paged};
 
 /// Rows per page.
@@ -48,6 +45,20 @@ impl ListQuery {
         read.map_err(|error| ServiceError::field(&format!("/{name}"), error.to_string()))
     }
 
+    /// The value of a field that is one of a few, or an error for that field.
+    pub(super) fn one_of<T: Copy>(
+        &self,
+        name: &str,
+        noun: &str,
+        all: impl IntoIterator<Item = T>,
+        word: impl Fn(T) -> &'static str,
+    ) -> Result<Option<T>, ServiceError> {
+        self.parsed(name, |text| {
+            let listed = all.into_iter().find(|one| word(*one) == text);
+            listed.ok_or_else(|| format!("{text:?} is not {noun}: choose one of the list"))
+        })
+    }
+
     /// The requested page of the list.
     pub(super) fn page(&self) -> Result<Page, ServiceError> {
         Page::parse(self.text("cursor"), Some(ROWS))
@@ -77,29 +88,27 @@ impl ListQuery {
 
     /// The page of a section with the rows that were found, or the error of its filter or cursor; errors of the filter's `fields` are
     /// shown beside them.
-    pub(super) async fn into_page<T>(
-        self,
-        app: &AppState,
-        ctx: &RequestContext,
+    pub(super) async fn list<T>(
+        &self,
+        call: &Call,
         section: Section,
         fields: &'static [&'static str],
-        found: Result<Paged<T>, ServiceError>,
+        found: impl Future<Output = Result<Paged<T>, ServiceError>>,
     ) -> Result<ListPage<T>, Problem> {
         let is_first = self.is_first();
-        let (found, problem) = match found {
-            Ok(found) => (found, None),
+        let (found, refused) = match found.await {
+            Ok(found) => (found, FormErrors::default()),
             Err(error @ ServiceError::Invalid(_)) => {
-                (Paged { items: Vec::new(), next_cursor: None }, Some(Problem::from(error)))
+                (Paged { items: Vec::new(), next_cursor: None }, FormErrors::of(error, fields))
             }
             Err(error) => return Err(error.into()),
         };
-        let refused = problem.clone().map(|problem| FormErrors::of(problem, fields)).unwrap_or_default();
         let page_links = self.page_links(found.next_cursor.as_deref());
-        let list = Listing { rows: found.items, page_links, refused, is_first };
-        let mut frame = Frame::of(&app.service, ctx, section, section.label()).await;
+        let mut frame = call.frame(section, section.label()).await;
         // New entries would change it, where they come by themselves.
-        frame.live = is_first && problem.is_none() && !matches!(section, Section::Audit | Section::Tokens);
-        Ok(ListPage { frame, list, query: self.query, fields, daemons: Vec::new(), problem })
+        frame.live = is_first && refused.is_empty() && !matches!(section, Section::Audit | Section::Tokens);
+        let list = Listing { rows: found.items, page_links, refused, is_first };
+        Ok(ListPage { frame, list, query: self.query.clone(), fields, daemons: Vec::new() })
     }
 
     /// Links to other pages.
@@ -135,7 +144,6 @@ pub(super) struct ListPage<T> {
     fields: &'static [&'static str],
     /// The daemons that the filter offers.
     pub(super) daemons: Vec<DaemonName>,
-    problem: Option<Problem>,
 }
 
 impl<T> ListPage<T> {
@@ -150,30 +158,25 @@ impl<T> ListPage<T> {
     }
 
     /// Lets the filter offer the daemons of the host, to users who may see them.
-    pub(super) async fn with_daemons(
-        mut self,
-        app: &AppState,
-        ctx: &RequestContext,
-    ) -> Result<Self, Problem> {
+    pub(super) async fn with_daemons(mut self, call: &Call) -> Result<Self, Problem> {
         if self.of_host() {
-            self.daemons = daemon_names(app, ctx).await?;
+            self.daemons = call.daemon_names().await?;
         }
         Ok(self)
     }
 
     /// Converts each row.
     pub(super) fn map<U>(self, row: impl FnMut(T) -> U) -> ListPage<U> {
-        let Self { frame, list, query, fields, daemons, problem } = self;
+        let Self { frame, list, query, fields, daemons } = self;
         let Listing { rows, page_links, refused, is_first } = list;
         let list = Listing { rows: rows.into_iter().map(row).collect(), page_links, refused, is_first };
-        ListPage { frame, list, query, fields, daemons, problem }
+        ListPage { frame, list, query, fields, daemons }
     }
 
     /// The response, with the status of the error of the filter.
     pub(super) fn answer<P: Template>(mut self, page: impl FnOnce(Self) -> P) -> Response {
-        let problem = self.problem.take();
-        let page = page(self);
-        with_status(&page, problem)
+        let refused = std::mem::take(&mut self.list.refused);
+        refused.shown(|refused| page(Self { list: Listing { refused, ..self.list }, ..self }))
     }
 }
 

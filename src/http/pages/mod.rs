@@ -23,6 +23,7 @@ mod live;
 mod login;
 mod operations;
 mod overview;
+mod reads;
 mod rendering;
 mod routes;
 mod session_guard;
@@ -38,7 +39,7 @@ use tower_http::compression::CompressionLayer;
 
 pub(super) use failure::{reader, shown};
 
-use rendering::{followed, page, refusal, refused_with, rendered, with_status};
+use rendering::{followed, page, refusal, rendered, with_status};
 use routes::PageRoutes;
 
 use super::AppState;

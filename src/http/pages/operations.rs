@@ -18,7 +18,6 @@ use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::{Problem, Reply};
 use crate::service::WriteOptions;
-use crate::service::access::context::RequestContext;
 use crate::service::events::Order;
 use crate::service::page::Page;
 
@@ -140,7 +139,6 @@ struct StepRow {
 impl StepRow {
     /// Creates the row of a step; `is_last` is true if no step follows.
     fn of(step: &Step, operation: &Operation, is_last: bool, now: i64) -> Self {
-        let word = |word, tone| Badge { word, tone };
         // The operation's error begins with the failed step's outcome; the steps that undo it follow.
         let error = operation.error.as_deref().unwrap_or_default();
         let of_error = |step: &Step| {
@@ -148,10 +146,10 @@ impl StepRow {
         };
         let is_failure = if operation.steps.iter().any(of_error) { of_error(step) } else { is_last };
         let badge = match (step.finished_at, operation.state) {
-            (None, OperationState::Running) if is_last => word("running", Tone::Busy),
-            (None, _) => word("interrupted", Tone::Warn),
-            (Some(_), OperationState::Failed) if is_failure => word("failed", Tone::Bad),
-            (Some(_), _) => word("done", Tone::Good),
+            (None, OperationState::Running) if is_last => Badge::of("running"),
+            (None, _) => Badge::new("interrupted", Tone::Warn),
+            (Some(_), OperationState::Failed) if is_failure => Badge::of("failed"),
+            (Some(_), _) => Badge::of("done"),
         };
         let lasting = Lasting::between(step.started_at, step.finished_at.unwrap_or(now));
         Self { step: step.clone(), lasting, badge }
@@ -242,48 +240,46 @@ fn cancel_effect(operation: &Operation) -> Option<&'static str> {
     }
 }
 
-async fn list(Call { app, ctx }: Call, query: ListQuery) -> Reply {
+async fn list(call: Call, query: ListQuery) -> Reply {
     let found = async {
         let filter = OperationFilter {
             daemon: query.parsed("daemon", DaemonName::parse)?,
             states: query.parsed("state", OperationFilter::parse_states)?.unwrap_or_default(),
             since: None,
         };
-        app.service.operations(&ctx, &filter, &query.page()?).await
+        call.app.service.operations(&call.ctx, &filter, &query.page()?).await
     };
-    let (found, now) = (found.await, app.service.clock().unix_ms());
-    let page = query.into_page(&app, &ctx, Section::Operations, &["daemon", "state"], found).await?;
-    let page = page.map(|operation| OperationSummary::of(operation, now));
-    Ok(page.with_daemons(&app, &ctx).await?.answer(|page| OperationsPage { page }))
+    let page = query.list(&call, Section::Operations, &["daemon", "state"], found).await?;
+    let page = page.map(|operation| OperationSummary::of(operation, call.now()));
+    Ok(page.with_daemons(&call).await?.answer(|page| OperationsPage { page }))
 }
 
 /// Active operations, newest first: all, or those of a daemon.
 pub(super) async fn under_way(
-    app: &AppState,
-    ctx: &RequestContext,
+    call: &Call,
     daemon: Option<&DaemonName>,
 ) -> Result<Vec<OperationSummary>, Problem> {
     let filter = OperationFilter { daemon: daemon.cloned(), ..OperationFilter::unfinished() };
-    let found = app.service.operations(ctx, &filter, &Page::first(MAX_ACTIVE)).await?.items;
-    let now = app.service.clock().unix_ms();
-    Ok(found.into_iter().map(|operation| OperationSummary::of(operation, now)).collect())
+    let active = call.app.service.operations(&call.ctx, &filter, &Page::first(MAX_ACTIVE)).await?.items;
+    Ok(active.into_iter().map(|operation| OperationSummary::of(operation, call.now())).collect())
 }
 
-async fn show(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Reply {
-    let operation = app.service.operation(&ctx, id).await?;
-    let by = requested_by(&app, &ctx, id).await?;
-    let (last, now) = (operation.steps.len().saturating_sub(1), app.service.clock().unix_ms());
+async fn show(call: Call, Path(id): Path<Uuid>) -> Reply {
+    let Call { app, ctx } = &call;
+    let operation = app.service.operation(ctx, id).await?;
+    let by = requested_by(&call, id).await?;
+    let (last, now) = (operation.steps.len().saturating_sub(1), call.now());
     let step = |(at, step): (usize, &Step)| StepRow::of(step, &operation, at == last, now);
     let steps = operation.steps.iter().enumerate().map(step).collect();
     let facts = facts(&operation.request);
     let row = OperationSummary::of(operation, now);
-    let frame = Frame::of(&app.service, &ctx, Section::Operations, &row.title()).await.live();
+    let frame = call.frame(Section::Operations, &row.title()).await.live();
     let cancel_effect = row.cancel_effect().filter(|_| frame.operates());
     Ok(rendered(&OperationPage { frame, row, steps, facts, by, cancel_effect }))
 }
 
 /// Finds the actor who requested an operation, from its event; `None` once that is pruned.
-async fn requested_by(app: &AppState, ctx: &RequestContext, id: Uuid) -> Result<Option<String>, Problem> {
+async fn requested_by(Call { app, ctx }: &Call, id: Uuid) -> Result<Option<String>, Problem> {
     let filter = EventFilter {
         types: vec![EventType::OperationRequested],
         operation: Some(id),

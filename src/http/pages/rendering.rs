@@ -20,8 +20,9 @@ pub(super) fn rendered(template: &impl Template) -> Response {
     page(StatusCode::OK, template)
 }
 
-/// A form shown again with its errors: it has the status of the problem, and is recorded as refused.
-pub(super) fn refused_with(template: &impl Template, problem: Problem) -> Response {
+/// A page, with the status of what is wrong in its form, if anything is.
+pub(super) fn with_status(template: &impl Template, problem: Option<Problem>) -> Response {
+    let Some(problem) = problem else { return rendered(template) };
     let (mut refused, _) = problem.into_response().into_parts();
     // The page shows already everything that its reader may see.
     refused.extensions.remove::<Beside>();
@@ -30,23 +31,16 @@ pub(super) fn refused_with(template: &impl Template, problem: Problem) -> Respon
     shown
 }
 
-/// A page, with the status of what is wrong in its form, if anything is.
-pub(super) fn with_status(template: &impl Template, problem: Option<Problem>) -> Response {
-    problem.map_or_else(|| rendered(template), |problem| refused_with(template, problem))
-}
-
-/// The errors of a refused form, and the problem of the response that shows it again; a missing right or resource has a page of
-/// its own.
+/// The errors of a refused form; a missing right or resource has a page of its own.
 pub(super) fn refusal(
     ctx: &RequestContext,
     error: ServiceError,
     fields: &[&str],
-) -> Result<(FormErrors, Problem), Problem> {
+) -> Result<FormErrors, Problem> {
     if matches!(error, ServiceError::Forbidden(_) | ServiceError::NotFound { .. }) {
         return Err(error.into());
     }
-    let problem = Problem::of(error, &ctx.actor);
-    Ok((FormErrors::of(problem.clone(), fields), problem))
+    Ok(FormErrors::of(Problem::of(error, &ctx.actor), fields))
 }
 
 /// Redirects to the page of an operation.

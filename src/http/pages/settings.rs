@@ -5,24 +5,21 @@ use axum::http::header;
 use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::{get, post};
 
-use super::format::Moment;
+use super::format::{self, Moment};
 use super::forms::{Field, Form, FormErrors, Shape};
 use super::frame::{Frame, Section};
-use super::gpus::{self, GpuRow};
+use super::gpus::{GpuNames, GpuRow};
 use super::routes::PageRoutes;
-use super::{followed, refusal, refused_with, rendered};
-use crate::domain::GpuUuid;
+use super::{followed, refusal, rendered};
 use crate::domain::access::Right;
 use crate::domain::host_file;
 use crate::domain::layout::text::LayoutFormat;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, MaintenanceRequest, MaintenanceState};
 use crate::domain::token::Secret;
-use crate::http::AppState;
 use crate::http::auth::CurrentSession;
 use crate::http::extract::Call;
 use crate::http::problem::Reply;
 use crate::service::WriteOptions;
-use crate::service::access::context::RequestContext;
 use crate::service::access::sessions::{SessionView, SessionsOf};
 use crate::service::access::whoami::WhoamiView;
 use crate::service::daemons::maintenance::MaintenanceView;
@@ -39,11 +36,7 @@ pub(super) fn router() -> PageRoutes {
         .form_route("/settings/log-out-everywhere", "sessions", post(log_out_everywhere))
         .form_route("/settings/login-url", "login-urls", post(login_url))
         .form_route("/settings/confirm-host", "host/confirm", post(confirm_host))
-        .form_route(
-            "/settings/maintenance",
-            "host/maintenance",
-            get(fill_in_maintenance).post(begin_maintenance),
-        )
+        .form_route("/settings/maintenance", "host/maintenance", get(fill_in).post(begin_maintenance))
         .form_route("/settings/maintenance/end", "host/maintenance", post(end_maintenance))
 }
 
@@ -60,8 +53,7 @@ struct SettingsPage {
 struct HostPart {
     view: HostView,
     maintenance: MaintenanceView,
-    /// The display names of the GPUs.
-    gpus: Vec<(GpuUuid, String)>,
+    gpus: GpuNames,
     certificate: Option<Moment>,
 }
 
@@ -82,23 +74,17 @@ struct LoginUrlPage {
     until: Moment,
 }
 
-impl HostPart {
-    fn maintenance(&self) -> &'static str {
-        match self.maintenance.state {
-            None => "none",
-            Some(MaintenanceState::Draining) => {
-                "draining: no new clients are admitted, and connected ones are awaited"
-            }
-            Some(MaintenanceState::Quitting) => "its daemons are being stopped",
-            Some(MaintenanceState::Active) => {
-                "active: its daemons are stopped, and the driver is not queried"
-            }
-            Some(MaintenanceState::Ending) => "ending: its daemons are being started again",
+/// What maintenance does to its daemons.
+pub(super) fn maintenance(state: MaintenanceState) -> &'static str {
+    match state {
+        MaintenanceState::Draining => {
+            "draining: its daemons take no new clients, and wait for the connected ones"
         }
-    }
-
-    fn can_end(&self) -> bool {
-        self.maintenance.state == Some(MaintenanceState::Active)
+        MaintenanceState::Quitting => "its daemons are being stopped",
+        MaintenanceState::Active => {
+            "active: its daemons are stopped, and the driver is not queried until it ends"
+        }
+        MaintenanceState::Ending => "ending: its daemons are being started again",
     }
 }
 
@@ -112,24 +98,22 @@ async fn export(Call { app, ctx }: Call) -> Reply {
     Ok((headers, host_file::text::write(&exported, LayoutFormat::Yaml)).into_response())
 }
 
-async fn frame(app: &AppState, ctx: &RequestContext, title: impl Into<String>) -> Frame {
-    Frame::of(&app.service, ctx, Section::Settings, title).await
-}
-
-async fn show(Call { app, ctx }: Call, CurrentSession(key): CurrentSession) -> Reply {
-    let who = app.service.whoami(&ctx)?;
-    let session = app.service.session(&ctx, key).ok();
+async fn show(call: Call, CurrentSession(key): CurrentSession) -> Reply {
+    let Call { app, ctx } = &call;
+    let who = app.service.whoami(ctx)?;
+    let session = app.service.session(ctx, key).ok();
     let host = match ctx.actor.may(Right::View) {
         Ok(()) => {
             let (view, maintenance) =
-                (app.service.host(&ctx).await?, app.service.maintenance(&ctx, false).await?);
+                (app.service.host(ctx).await?, app.service.maintenance(ctx, false).await?);
             let certificate = view.listening.tls.as_ref().map(|tls| Moment(tls.not_after));
-            let gpus = gpus::names(&app, &ctx).await;
+            let gpus = call.gpu_names().await;
             Some(HostPart { view, maintenance, gpus, certificate })
         }
         Err(_) => None,
     };
-    Ok(rendered(&SettingsPage { frame: frame(&app, &ctx, "Settings").await, who, session, host }))
+    let frame = call.frame(Section::Settings, "Settings").await;
+    Ok(rendered(&SettingsPage { frame, who, session, host }))
 }
 
 /// Ends all sessions of the user, including this one.
@@ -139,9 +123,10 @@ async fn log_out_everywhere(Call { app, ctx }: Call) -> Reply {
 }
 
 /// A login address, shown in the response itself: a page with its own address would show it again.
-async fn login_url(Call { app, ctx }: Call) -> Reply {
-    let made = app.service.create_login_code(&ctx).await?;
-    let frame = frame(&app, &ctx, "Login address").await;
+async fn login_url(call: Call) -> Reply {
+    let Call { app, ctx } = &call;
+    let made = app.service.create_login_code(ctx).await?;
+    let frame = call.frame(Section::Settings, "Login address").await;
     Ok(rendered(&LoginUrlPage { frame, url: app.auth.login_url(&made.code), until: Moment(made.expires_at) }))
 }
 
@@ -152,29 +137,31 @@ async fn confirm_host(Call { app, ctx }: Call, form: Form) -> Reply {
     Ok(Redirect::to("/").into_response())
 }
 
-async fn fill_in_maintenance(Call { app, ctx }: Call) -> Reply {
+async fn fill_in(call: Call) -> Reply {
     // A user without the right is refused before typing.
-    ctx.require(Right::Operate)?;
+    call.ctx.require(Right::Operate)?;
     let mut form = Form::default();
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
-    let gpus = GpuRow::all(&app, &ctx).await?;
-    let frame = frame(&app, &ctx, "Begin maintenance").await;
-    Ok(rendered(&BeginPage { frame, form: &form, refused: FormErrors::default(), gpus }))
+    begin_page(&call, &form, FormErrors::default()).await
 }
 
-async fn begin_maintenance(Call { app, ctx }: Call, form: Form) -> Reply {
+async fn begin_page(call: &Call, form: &Form, refused: FormErrors) -> Reply {
+    let frame = call.frame(Section::Settings, "Begin maintenance").await;
+    let gpus = call.gpus().await?;
+    Ok(refused.shown(|refused| BeginPage { frame, form, refused, gpus }))
+}
+
+async fn begin_maintenance(call: Call, form: Form) -> Reply {
+    let Call { app, ctx } = &call;
     ctx.require(Right::Operate)?;
-    let request = match form.read::<MaintenanceRequest>(&MAINTENANCE) {
-        Ok(request) => app.service.begin_maintenance(&ctx, request, WriteOptions::default()).await,
-        Err(refused) => Err(refused),
+    let begin = async {
+        let request: MaintenanceRequest = form.read(&MAINTENANCE)?;
+        app.service.begin_maintenance(ctx, request, WriteOptions::default()).await
     };
-    match request {
+    match begin.await {
         Ok(operation) => Ok(followed(operation.id)),
         Err(error) => {
-            let (refused, problem) = refusal(&ctx, error, &MAINTENANCE.map(|(name, _)| name))?;
-            let (frame, gpus) =
-                (frame(&app, &ctx, "Begin maintenance").await, GpuRow::all(&app, &ctx).await?);
-            Ok(refused_with(&BeginPage { frame, form: &form, refused, gpus }, problem))
+            begin_page(&call, &form, refusal(ctx, error, &MAINTENANCE.map(|(name, _)| name))?).await
         }
     }
 }
@@ -182,10 +169,4 @@ async fn begin_maintenance(Call { app, ctx }: Call, form: Form) -> Reply {
 async fn end_maintenance(Call { app, ctx }: Call) -> Reply {
     let operation = app.service.end_maintenance(&ctx, WriteOptions::default()).await?;
     Ok(followed(operation.id))
-}
-
-impl BeginPage<'_> {
-    fn takes(&self, gpu: &GpuUuid) -> bool {
-        self.form.has("gpus", gpu.as_str())
-    }
 }

@@ -7,16 +7,14 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use askama::Template;
-use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect};
 use serde::de::DeserializeOwned;
 
 use super::forms::{FieldDifference, Form, FormErrors, SpecField, add_new, field_of, without_errors};
-use super::{refused_with, rendered};
+use super::{rendered, with_status};
 use crate::domain::access::Right;
-use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::{Problem, Reply};
-use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, ServiceError, WriteOptions, etag};
 
 /// The field that holds the revision on which a form was opened.
@@ -43,22 +41,12 @@ pub(super) trait FormSpec: DeserializeOwned {
     }
 
     /// Creates the form that shows the stored spec, with its revision.
-    async fn stored(app: &AppState, ctx: &RequestContext, name: &Self::Name) -> Result<Form, ServiceError>;
+    async fn stored(call: &Call, name: &Self::Name) -> Result<Form, ServiceError>;
 
-    async fn write(
-        self,
-        app: &AppState,
-        ctx: &RequestContext,
-        name: Self::Name,
-        options: WriteOptions,
-    ) -> Result<(), ServiceError>;
+    async fn write(self, call: &Call, name: Self::Name, options: WriteOptions) -> Result<(), ServiceError>;
 
     /// The page with its form.
-    async fn page(
-        app: &AppState,
-        ctx: &RequestContext,
-        draft: SpecDraft<Self::Name>,
-    ) -> Result<impl Template, Problem>;
+    async fn page(call: &Call, draft: SpecDraft<Self::Name>) -> Result<impl Template, Problem>;
 }
 
 /// A form while it is filled in.
@@ -104,34 +92,47 @@ pub(super) fn name<S: FormSpec>(form: &Form) -> Result<S::Name, ServiceError> {
     }
 }
 
-pub(super) async fn create<S: FormSpec>(Call { app, ctx }: Call, form: Form) -> Reply {
-    ctx.require(S::RIGHT)?;
+pub(super) async fn create<S: FormSpec>(call: Call, form: Form) -> Reply {
+    save::<S>(&call, None, form).await
+}
+
+pub(super) async fn change<S: FormSpec>(call: Call, Path(name): Path<S::Name>, form: Form) -> Reply {
+    save::<S>(&call, Some(name), form).await
+}
+
+/// Creates a resource, or changes the one that was edited.
+async fn save<S: FormSpec>(call: &Call, edited: Option<S::Name>, form: Form) -> Reply {
+    call.ctx.require(S::RIGHT)?;
     if form.ticked("check") {
-        return Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(None, form)).await?));
+        return Ok(rendered(&S::page(call, SpecDraft::new(edited, form)).await?));
     }
-    let options = WriteOptions { must_be_new: true, ..WriteOptions::default() };
+    let revision = edited.as_ref().map(|_| form.text(REVISION).parse().unwrap_or_default());
+    let if_match = revision.map(etag);
+    let options = WriteOptions { must_be_new: edited.is_none(), if_match, ..WriteOptions::default() };
     let write = async {
-        let (name, spec) = (name::<S>(&form)?, read::<S>(&form, ctx.clock.unix_ms())?);
-        write_new(&app, &ctx, name.clone(), spec, options).await.map(|()| name)
+        let name = edited.clone().map_or_else(|| name::<S>(&form), Ok)?;
+        write_spec(call, name.clone(), read::<S>(&form, call.now())?, options).await.map(|()| name)
     };
-    match write.await {
-        Ok(name) => Ok(written::<S>(&name)),
-        Err(error) => refused::<S>(&app, &ctx, SpecDraft::new(None, form), error).await,
+    match (write.await, edited) {
+        (Ok(name), _) => Ok(Redirect::to(&format!("/{}s/{name}", S::NOUN)).into_response()),
+        (Err(error @ (ServiceError::PreconditionFailed(_) | ServiceError::NotFound { .. })), Some(name)) => {
+            outdated::<S>(call, name, form, error).await
+        }
+        (Err(error), edited) => refused::<S>(call, SpecDraft::new(edited, form), error).await,
     }
 }
 
 /// Writes a spec; if the resource must be new but exists, its name is the wrong field.
-async fn write_new<S: FormSpec>(
-    app: &AppState,
-    ctx: &RequestContext,
+async fn write_spec<S: FormSpec>(
+    call: &Call,
     name: S::Name,
     spec: S,
     options: WriteOptions,
 ) -> Result<(), ServiceError> {
     let must_be_new = options.must_be_new;
-    match spec.write(app, ctx, name.clone(), options).await {
+    match spec.write(call, name.clone(), options).await {
         Err(ServiceError::PreconditionFailed(_)) if must_be_new => {
-            let stored = S::stored(app, ctx, &name).await.unwrap_or_default();
+            let stored = S::stored(call, &name).await.unwrap_or_default();
             let daemon = Some(stored.text("daemon")).filter(|daemon| !daemon.is_empty());
             let on = daemon.map(|daemon| format!(", on daemon {daemon}")).unwrap_or_default();
             let why = format!("there is a {} {name} already{on}: choose another name", S::NOUN);
@@ -141,53 +142,26 @@ async fn write_new<S: FormSpec>(
     }
 }
 
-pub(super) async fn edit<S: FormSpec>(Call { app, ctx }: Call, Path(name): Path<S::Name>) -> Reply {
-    ctx.require(S::RIGHT)?;
-    let form = S::stored(&app, &ctx, &name).await?;
-    Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(Some(name), form)).await?))
-}
-
-pub(super) async fn change<S: FormSpec>(
-    Call { app, ctx }: Call,
-    Path(name): Path<S::Name>,
-    form: Form,
-) -> Reply {
-    ctx.require(S::RIGHT)?;
-    if form.ticked("check") {
-        return Ok(rendered(&S::page(&app, &ctx, SpecDraft::new(Some(name), form)).await?));
-    }
-    let revision = form.text(REVISION).parse().unwrap_or_default();
-    let options = WriteOptions { if_match: Some(etag(revision)), ..WriteOptions::default() };
-    let write =
-        async { read::<S>(&form, ctx.clock.unix_ms())?.write(&app, &ctx, name.clone(), options).await };
-    match write.await {
-        Ok(()) => Ok(written::<S>(&name)),
-        Err(error @ (ServiceError::PreconditionFailed(_) | ServiceError::NotFound { .. })) => {
-            outdated::<S>(&app, &ctx, name, form, error).await
-        }
-        Err(error) => refused::<S>(&app, &ctx, SpecDraft::new(Some(name), form), error).await,
-    }
+pub(super) async fn edit<S: FormSpec>(call: Call, Path(name): Path<S::Name>) -> Reply {
+    call.ctx.require(S::RIGHT)?;
+    let form = S::stored(&call, &name).await?;
+    Ok(rendered(&S::page(&call, SpecDraft::new(Some(name), form)).await?))
 }
 
 /// The form again, when the resource was changed or deleted after it was opened.
-async fn outdated<S: FormSpec>(
-    app: &AppState,
-    ctx: &RequestContext,
-    name: S::Name,
-    mut form: Form,
-    error: ServiceError,
-) -> Reply {
+async fn outdated<S: FormSpec>(call: &Call, name: S::Name, mut form: Form, error: ServiceError) -> Reply {
+    let Call { ctx, .. } = call;
     let noun = S::NOUN;
-    let draft = match S::stored(app, ctx, &name).await {
+    let draft = match S::stored(call, &name).await {
         Ok(stored) => {
             form.replace(REVISION, stored.text(REVISION));
-            let conflict = S::used(&form, ctx.clock.unix_ms()).differences(&stored, S::FIELDS);
+            let conflict = S::used(&form, call.now()).differences(&stored, S::FIELDS);
             let why = format!(
                 "Someone else changed this {noun} after you opened the form. Your values are kept: overwrite the stored ones with \
                  them, or discard them.",
             );
             SpecDraft {
-                refused: FormErrors::whole_form(&why),
+                refused: FormErrors::whole_form(why),
                 conflict: Some(conflict),
                 ..SpecDraft::new(Some(name), form)
             }
@@ -198,7 +172,7 @@ async fn outdated<S: FormSpec>(
             let why = format!(
                 "Someone else deleted {noun} {name} after you opened the form. Your values are kept: saving them creates a new {noun}.",
             );
-            SpecDraft { refused: FormErrors::whole_form(&why), ..SpecDraft::new(None, form) }
+            SpecDraft { refused: FormErrors::whole_form(why), ..SpecDraft::new(None, form) }
         }
         Err(error) => return Err(error.into()),
     };
@@ -206,34 +180,30 @@ async fn outdated<S: FormSpec>(
         ServiceError::NotFound { .. } => ServiceError::PreconditionFailed(error.to_string()),
         error => error,
     };
-    Ok(refused_with(&S::page(app, ctx, draft).await?, Problem::of(error, &ctx.actor)))
+    Ok(with_status(&S::page(call, draft).await?, Some(Problem::of(error, &ctx.actor))))
 }
 
 /// The form again, with everything that is wrong in it.
-async fn refused<S: FormSpec>(
-    app: &AppState,
-    ctx: &RequestContext,
-    draft: SpecDraft<S::Name>,
-    error: ServiceError,
-) -> Reply {
+async fn refused<S: FormSpec>(call: &Call, draft: SpecDraft<S::Name>, error: ServiceError) -> Reply {
+    let Call { ctx, .. } = call;
     let names: Vec<&str> = ["name"].into_iter().chain(S::FIELDS.iter().map(|(name, _, _)| *name)).collect();
     let mut problem = Problem::of(error, &ctx.actor);
     if !problem.errors.is_empty() {
-        add_other_errors::<S>(app, ctx, &draft, &names, &mut problem.errors).await;
+        add_other_errors::<S>(call, &draft, &names, &mut problem.errors).await;
     }
     let refused = FormErrors::of(problem.clone(), &names).labelled(label::<S>);
     let draft = SpecDraft { refused, ..draft };
-    Ok(refused_with(&S::page(app, ctx, draft).await?, problem))
+    Ok(with_status(&S::page(call, draft).await?, Some(problem)))
 }
 
 /// Adds the other errors of a form. A write stops at the first error, so the rest is rehearsed without the wrong fields.
 async fn add_other_errors<S: FormSpec>(
-    app: &AppState,
-    ctx: &RequestContext,
+    call: &Call,
     draft: &SpecDraft<S::Name>,
     names: &[&str],
     errors: &mut Vec<FieldError>,
 ) {
+    let Call { ctx, .. } = call;
     let mut form = draft.form.clone();
     loop {
         let known = errors.len();
@@ -243,18 +213,14 @@ async fn add_other_errors<S: FormSpec>(
         let typed = draft.edited.clone().or_else(|| name::<S>(&form).ok());
         let Some(name) = typed.or_else(|| "unnamed".parse().ok()) else { return };
         let options = WriteOptions { must_be_new: draft.edited.is_none(), ..WriteOptions::rehearsal() };
-        let (spec, wrong) = read_rest::<S>(&form, ctx.clock.unix_ms());
+        let (spec, wrong) = read_rest::<S>(&form, call.now());
         add_new(errors, wrong);
         let Some(spec) = spec else { return };
-        if let Err(error) = write_new(app, ctx, name, spec, options).await {
+        if let Err(error) = write_spec(call, name, spec, options).await {
             add_new(errors, Problem::of(error, &ctx.actor).errors);
         }
         if errors.len() == known {
             return;
         }
     }
-}
-
-fn written<S: FormSpec>(name: &S::Name) -> Response {
-    Redirect::to(&format!("/{}s/{name}", S::NOUN)).into_response()
 }

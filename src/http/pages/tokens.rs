@@ -4,18 +4,15 @@ use askama::Template;
 use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::{get, post};
 
-use super::format;
 use super::forms::{Field, Form, FormErrors, KEY, Shape};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, list_page};
 use super::routes::PageRoutes;
-use super::{refusal, refused_with, rendered};
+use super::{refusal, rendered};
 use crate::domain::token::{Secret, TokenId, TokenState};
-use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::Reply;
 use crate::service::WriteOptions;
-use crate::service::access::context::RequestContext;
 use crate::service::access::sessions::SessionsOf;
 use crate::service::access::tokens::{TokenRequest, TokenView};
 use crate::service::page::Page;
@@ -63,58 +60,51 @@ struct TokenRevokePage {
     token: TokenView,
 }
 
-async fn frame(app: &AppState, ctx: &RequestContext, title: impl Into<String>) -> Frame {
-    Frame::of(&app.service, ctx, Section::Tokens, title).await
+async fn list(call: Call, query: ListQuery) -> Reply {
+    let found = async { call.app.service.tokens(&call.ctx, &query.page()?).await };
+    Ok(query.list(&call, Section::Tokens, &[], found).await?.answer(|page| TokensPage { page }))
 }
 
-async fn list(Call { app, ctx }: Call, query: ListQuery) -> Reply {
-    let found = async { app.service.tokens(&ctx, &query.page()?).await }.await;
-    let page = query.into_page(&app, &ctx, Section::Tokens, &[], found).await?;
-    Ok(page.answer(|page| TokensPage { page }))
-}
-
-async fn show(Call { app, ctx }: Call, Path(id): Path<TokenId>) -> Reply {
-    let token = app.service.token(&ctx, &id).await?;
-    let frame = frame(&app, &ctx, format!("Token {}", token.name)).await;
+async fn show(call: Call, Path(id): Path<TokenId>) -> Reply {
+    let token = call.app.service.token(&call.ctx, &id).await?;
+    let frame = call.frame(Section::Tokens, format!("Token {}", token.name)).await;
     Ok(rendered(&TokenPage { frame, token }))
 }
 
-async fn fill_in(Call { app, ctx }: Call, query: ListQuery) -> Reply {
+async fn fill_in(call: Call, query: ListQuery) -> Reply {
     // A user without the right is refused before typing.
-    app.service.tokens(&ctx, &Page::first(1)).await?;
+    call.app.service.tokens(&call.ctx, &Page::first(1)).await?;
     let mut form = query.form().clone();
     form.set("expires_in_s", "1d");
-    form.replace(KEY, app.service.clock().new_id().to_string());
-    let (frame, refused) = (frame(&app, &ctx, "New token").await, FormErrors::default());
-    Ok(rendered(&NewPage { frame, form: &form, refused }))
+    form.replace(KEY, call.ctx.clock.new_id().to_string());
+    new_page(&call, &form, FormErrors::default()).await
 }
 
-async fn create(Call { app, ctx }: Call, form: Form) -> Reply {
-    let made = match form.read::<TokenRequest>(&FIELDS) {
-        Ok(request) => {
-            let key = form.key(&ctx, "/tokens/new", &FIELDS.map(|(name, _)| name));
-            let ctx = ctx.clone().with_idempotency(key);
-            app.service.create_token(&ctx, request, WriteOptions::default()).await
-        }
-        Err(refused) => Err(refused),
+async fn new_page(call: &Call, form: &Form, refused: FormErrors) -> Reply {
+    let frame = call.frame(Section::Tokens, "New token").await;
+    Ok(refused.shown(|refused| NewPage { frame, form, refused }))
+}
+
+async fn create(call: Call, form: Form) -> Reply {
+    let Call { app, ctx } = &call;
+    let fields = FIELDS.map(|(name, _)| name);
+    let create = async {
+        let ctx = ctx.clone().with_idempotency(form.key(ctx, "/tokens/new", &fields));
+        app.service.create_token(&ctx, form.read::<TokenRequest>(&FIELDS)?, WriteOptions::default()).await
     };
-    match made {
+    match create.await {
         // Shown in the response itself: a page with its own address would show it again.
         Ok(made) => {
-            let frame = frame(&app, &ctx, "Token created").await;
+            let frame = call.frame(Section::Tokens, "Token created").await;
             Ok(rendered(&MadePage { frame, token: made.token, secret: made.secret }))
         }
-        Err(error) => {
-            let (refused, problem) = refusal(&ctx, error, &FIELDS.map(|(name, _)| name))?;
-            let frame = frame(&app, &ctx, "New token").await;
-            Ok(refused_with(&NewPage { frame, form: &form, refused }, problem))
-        }
+        Err(error) => new_page(&call, &form, refusal(ctx, error, &fields)?).await,
     }
 }
 
-async fn confirm_revoke(Call { app, ctx }: Call, Path(id): Path<TokenId>) -> Reply {
-    let token = app.service.token(&ctx, &id).await?;
-    let frame = frame(&app, &ctx, format!("Revoke token {}", token.name)).await;
+async fn confirm_revoke(call: Call, Path(id): Path<TokenId>) -> Reply {
+    let token = call.app.service.token(&call.ctx, &id).await?;
+    let frame = call.frame(Section::Tokens, format!("Revoke token {}", token.name)).await;
     Ok(rendered(&TokenRevokePage { frame, token }))
 }
 

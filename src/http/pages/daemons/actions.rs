@@ -5,8 +5,8 @@ use axum::Router;
 use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::{MethodRouter, get, post};
 use serde::Deserialize;
+use uuid::Uuid;
 
-use super::clients;
 use crate::domain::DaemonName;
 use crate::domain::maintenance::{DEFAULT_DRAIN_S, OnTimeout};
 use crate::domain::operation::OperationRequest;
@@ -15,93 +15,63 @@ use crate::http::api::{checked_grace, default_grace};
 use crate::http::extract::{Call, Path};
 use crate::http::pages::forms::{Field, Form, FormErrors, Shape, rehearsal_refusal};
 use crate::http::pages::frame::{Frame, Section};
-use crate::http::pages::{followed, refusal, with_status};
-use crate::http::problem::{Problem, Reply};
-use crate::service::access::context::RequestContext;
+use crate::http::pages::{followed, refusal};
+use crate::http::problem::Reply;
 use crate::service::daemons::DaemonView;
-use crate::service::tenants::clients::ClientView;
+use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::{ServiceError, WriteOptions, etag};
 
 /// An action that must be confirmed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ConfirmedAction {
-    Stop,
-    Restart,
-    Drain,
-    Release,
-    Delete,
+struct ConfirmedAction {
+    title: &'static str,
+    /// The effect on the daemon, in a sentence or two.
+    meaning: &'static str,
+    /// The effect on its clients, in a sentence or two.
+    fate: &'static str,
+    /// The operation with the values of the form; `None` for a release, which is done at once.
+    operation: Option<fn(&ActionForm) -> OperationRequest>,
 }
 
+const GRACE: &str = "They get the grace period to end by themselves. After it they lose their server, and with it their work on the GPU.";
+
+static STOP: ConfirmedAction = ConfirmedAction {
+    title: "Stop",
+    meaning: "Its control daemon and its servers end, and it stays stopped until someone starts it.",
+    fate: GRACE,
+    operation: Some(|form| OperationRequest::StopDaemon { grace_s: form.grace_s }),
+};
+static RESTART: ConfirmedAction = ConfirmedAction {
+    title: "Restart",
+    meaning: "Its control daemon and its servers end, and new ones are started with all settings and partitions.",
+    fate: GRACE,
+    operation: Some(|form| OperationRequest::RestartDaemon { grace_s: form.grace_s }),
+};
+static DRAIN: ConfirmedAction = ConfirmedAction {
+    title: "Drain",
+    meaning: "It takes no new clients, and waits for the connected ones. When drained, it stays cordoned and keeps running; if the drain \
+              is cancelled or fails, it is as before.",
+    fate: "They keep running until they end by themselves, or until the timeout.",
+    operation: Some(|form| {
+        let ActionForm { timeout_s, on_timeout, .. } = *form;
+        OperationRequest::DrainDaemon { timeout_s, on_timeout }
+    }),
+};
+static RELEASE: ConfirmedAction = ConfirmedAction {
+    title: "Release",
+    meaning: "The manager deletes it and leaves its processes, clients and settings as they are, unmanaged.",
+    fate: "They keep running, and their limits are no longer monitored.",
+    operation: None,
+};
+static DELETE: ConfirmedAction = ConfirmedAction {
+    title: "Delete",
+    meaning: "Its control daemon and its servers end, and the manager deletes it. Its events and audit log rows remain.",
+    fate: GRACE,
+    operation: Some(|form| OperationRequest::DeleteDaemon { grace_s: form.grace_s }),
+};
+
 impl ConfirmedAction {
-    /// The last segment of its route.
-    fn word(self) -> String {
-        self.title().to_lowercase()
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Self::Stop => "Stop",
-            Self::Restart => "Restart",
-            Self::Drain => "Drain",
-            Self::Release => "Release",
-            Self::Delete => "Delete",
-        }
-    }
-
-    /// Returns the effect on the daemon, in a sentence or two.
-    fn meaning(self) -> &'static str {
-        match self {
-            Self::Stop => {
-                "Its control daemon and its servers end, and it stays stopped until someone starts it."
-            }
-            Self::Restart => {
-                "Its control daemon and its servers end, and new ones are started with all settings and partitions."
-            }
-            Self::Drain => {
-                "It takes no new clients, and waits for the connected ones. When drained, it stays cordoned and keeps running; if the \
-                 drain is cancelled or fails, it is as before."
-            }
-            Self::Release => {
-                "The manager deletes it and leaves its processes, clients and settings as they are, unmanaged."
-            }
-            Self::Delete => {
-                "Its control daemon and its servers end, and the manager deletes it. Its events and audit log rows remain."
-            }
-        }
-    }
-
-    /// Returns the effect on its clients, in a sentence or two.
-    fn fate(self) -> &'static str {
-        match self {
-            Self::Stop | Self::Restart | Self::Delete => {
-                "They get the grace period to end by themselves. After it they lose their server, and with it their work on the GPU."
-            }
-            Self::Drain => "They keep running until they end by themselves, or until the timeout.",
-            Self::Release => "They keep running, and their limits are no longer monitored.",
-        }
-    }
-
-    fn has_grace(self) -> bool {
-        matches!(self, Self::Stop | Self::Restart | Self::Delete)
-    }
-
-    fn is_drain(self) -> bool {
-        self == Self::Drain
-    }
-
-    fn request(self, fields: &ActionForm) -> Result<Option<OperationRequest>, ServiceError> {
-        Ok(match self {
-            Self::Stop => Some(OperationRequest::StopDaemon { grace_s: checked_grace(fields.grace_s)? }),
-            Self::Restart => {
-                Some(OperationRequest::RestartDaemon { grace_s: checked_grace(fields.grace_s)? })
-            }
-            Self::Delete => Some(OperationRequest::DeleteDaemon { grace_s: checked_grace(fields.grace_s)? }),
-            Self::Drain => {
-                let ActionForm { timeout_s, on_timeout, .. } = *fields;
-                Some(OperationRequest::DrainDaemon { timeout_s, on_timeout })
-            }
-            Self::Release => None,
-        })
+    fn has_grace(&self) -> bool {
+        self.fate == GRACE
     }
 }
 
@@ -128,7 +98,7 @@ const FIELDS: [Field; 3] =
 #[template(path = "daemons/confirm.html")]
 struct ConfirmPage {
     frame: Frame,
-    action: ConfirmedAction,
+    action: &'static ConfirmedAction,
     daemon: DaemonView,
     clients: Vec<ClientView>,
     tenants: u64,
@@ -138,27 +108,21 @@ struct ConfirmPage {
     blocker: Option<String>,
 }
 
-impl ConfirmPage {
-    fn names_clients(&self) -> bool {
-        !self.clients.is_empty()
-    }
-}
-
 pub(super) fn router() -> Router<AppState> {
     // One route each, since the audit log identifies the action by its route.
     Router::new()
         .route("/daemons/{name}/start", post(start))
         .route("/daemons/{name}/cordon", post(cordon))
         .route("/daemons/{name}/uncordon", post(uncordon))
-        .route("/daemons/{name}/stop", with_confirmation(ConfirmedAction::Stop))
-        .route("/daemons/{name}/restart", with_confirmation(ConfirmedAction::Restart))
-        .route("/daemons/{name}/drain", with_confirmation(ConfirmedAction::Drain))
-        .route("/daemons/{name}/release", with_confirmation(ConfirmedAction::Release))
-        .route("/daemons/{name}/delete", with_confirmation(ConfirmedAction::Delete))
+        .route("/daemons/{name}/stop", with_confirmation(&STOP))
+        .route("/daemons/{name}/restart", with_confirmation(&RESTART))
+        .route("/daemons/{name}/drain", with_confirmation(&DRAIN))
+        .route("/daemons/{name}/release", with_confirmation(&RELEASE))
+        .route("/daemons/{name}/delete", with_confirmation(&DELETE))
 }
 
 /// The confirmation page and its form.
-fn with_confirmation(action: ConfirmedAction) -> MethodRouter<AppState> {
+fn with_confirmation(action: &'static ConfirmedAction) -> MethodRouter<AppState> {
     let show = move |call: Call, name: Path<DaemonName>| confirm(call, name, action);
     let run = move |call: Call, name: Path<DaemonName>, form: Form| run_confirmed(call, name, form, action);
     get(show).post(run)
@@ -185,72 +149,75 @@ async fn set_schedulable(Call { app, ctx }: Call, Path(name): Path<DaemonName>, 
 }
 
 /// Shows the confirmation page.
-async fn confirm(Call { app, ctx }: Call, Path(name): Path<DaemonName>, action: ConfirmedAction) -> Reply {
+async fn confirm(call: Call, Path(name): Path<DaemonName>, action: &'static ConfirmedAction) -> Reply {
     let mut form = Form::default();
     form.set("grace_s", default_grace().to_string());
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
     form.set("on_timeout", "fail");
-    let blocker = done(&app, &ctx, &name, action, &form, WriteOptions::rehearsal()).await;
-    let blocker = rehearsal_refusal(&ctx, blocker)?;
-    confirm_page(&app, &ctx, &name, action, form, None, blocker).await
+    let blocker = done(&call, &name, action, &form, WriteOptions::rehearsal()).await;
+    let blocker = rehearsal_refusal(&call.ctx, blocker)?;
+    confirm_page(&call, &name, action, form, FormErrors::default(), blocker).await
 }
 
-#[allow(clippy::too_many_arguments, reason = "the contents of the page")]
 async fn confirm_page(
-    app: &AppState,
-    ctx: &RequestContext,
+    call: &Call,
     name: &DaemonName,
-    action: ConfirmedAction,
+    action: &'static ConfirmedAction,
     mut form: Form,
-    refused: Option<(FormErrors, Problem)>,
+    refused: FormErrors,
     blocker: Option<String>,
 ) -> Reply {
+    let Call { app, ctx } = call;
     let daemon = app.service.daemon(ctx, name, false).await?;
     // The page lists the present clients.
     form.replace("revision", daemon.revision.to_string());
-    let clients = clients(app, ctx, name).await?;
+    let clients = call.clients(ClientFilter { daemon: Some(name.clone()), tenant: None }).await?;
     let tenants = app.service.tenant_counts(ctx).await?.get(name).copied().unwrap_or(0);
-    let (refused, problem) = refused.unzip();
-    let refused = refused.unwrap_or_default();
-    let title = format!("{} daemon {name}", action.title());
-    let frame = Frame::of(&app.service, ctx, Section::Daemons, &title).await;
-    Ok(with_status(&ConfirmPage { frame, action, daemon, clients, tenants, form, refused, blocker }, problem))
+    let frame = call.frame(Section::Daemons, format!("{} daemon {name}", action.title)).await;
+    Ok(refused.shown(|refused| ConfirmPage {
+        frame,
+        action,
+        daemon,
+        clients,
+        tenants,
+        form,
+        refused,
+        blocker,
+    }))
 }
 
 /// Runs the action, and redirects to where its effect is shown.
 async fn run_confirmed(
-    Call { app, ctx }: Call,
+    call: Call,
     Path(name): Path<DaemonName>,
     form: Form,
-    action: ConfirmedAction,
+    action: &'static ConfirmedAction,
 ) -> Reply {
     let if_match = form.text("revision").parse().ok().map(etag);
     let options = WriteOptions { if_match, ..WriteOptions::default() };
-    match done(&app, &ctx, &name, action, &form, options).await {
+    match done(&call, &name, action, &form, options).await {
         Ok(Some(operation)) => Ok(followed(operation)),
         Ok(None) => Ok(Redirect::to("/daemons#foreign").into_response()),
         Err(error) => {
-            let refused = refusal(&ctx, error, &FIELDS.map(|(name, _)| name))?;
-            confirm_page(&app, &ctx, &name, action, form, Some(refused), None).await
+            let refused = refusal(&call.ctx, error, &FIELDS.map(|(name, _)| name))?;
+            confirm_page(&call, &name, action, form, refused, None).await
         }
     }
 }
 
 /// Runs or rehearses the action; returns the operation if there is one.
 async fn done(
-    app: &AppState,
-    ctx: &RequestContext,
+    Call { app, ctx }: &Call,
     name: &DaemonName,
-    action: ConfirmedAction,
+    action: &ConfirmedAction,
     form: &Form,
     options: WriteOptions,
-) -> Result<Option<uuid::Uuid>, ServiceError> {
+) -> Result<Option<Uuid>, ServiceError> {
     let fields: ActionForm = form.read(&FIELDS)?;
-    match action.request(&fields)? {
-        Some(request) => {
-            let operation = app.service.operate(ctx, name.clone(), request, options).await?;
-            Ok(Some(operation.id))
-        }
-        None => app.service.release_daemon(ctx, name.clone(), options).await.map(|()| None),
-    }
+    checked_grace(fields.grace_s)?;
+    let Some(operation) = action.operation else {
+        return app.service.release_daemon(ctx, name.clone(), options).await.map(|()| None);
+    };
+    let operation = app.service.operate(ctx, name.clone(), operation(&fields), options).await?;
+    Ok(Some(operation.id))
 }

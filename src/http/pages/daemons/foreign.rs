@@ -5,19 +5,17 @@ use axum::response::{IntoResponse as _, Redirect};
 
 use crate::domain::client::ClientId;
 use crate::domain::daemon::Management;
-use crate::domain::{DaemonName, GpuUuid, Priority};
-use crate::http::AppState;
+use crate::domain::{DaemonName, Priority};
 use crate::http::extract::{Call, Path};
 use crate::http::pages::format::{self, Amount, Moment};
 use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
-use crate::http::pages::gpus::{GpuRow, named};
-use crate::http::pages::{refusal, with_status};
-use crate::http::problem::{Problem, Reply};
-use crate::service::access::context::RequestContext;
+use crate::http::pages::gpus::GpuNames;
+use crate::http::pages::refusal;
+use crate::http::problem::Reply;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::adoption::AdoptRequest;
-use crate::service::daemons::foreign::{ForeignClientView, ForeignDaemonView, VerdictView};
+use crate::service::daemons::foreign::{ForeignDaemonView, VerdictView};
 use crate::service::{ServiceError, WriteOptions, Written};
 
 #[derive(Template)]
@@ -25,7 +23,7 @@ use crate::service::{ServiceError, WriteOptions, Written};
 struct ForeignPage {
     frame: Frame,
     daemon: ForeignDaemonView,
-    gpus: Vec<(GpuUuid, String)>,
+    gpus: GpuNames,
     form: Form,
     refused: FormErrors,
 }
@@ -42,56 +40,31 @@ impl ForeignPage {
             ("observed", "Observed: monitored, never changed", &adoption.observed),
         ]
     }
-
-    fn is_possible(&self) -> bool {
-        self.daemon.adoption.managed.possible || self.daemon.adoption.observed.possible
-    }
-
-    fn chosen(&self, word: &str) -> bool {
-        self.form.text("management") == word
-    }
 }
 
-/// The total memory of a client.
-fn held(client: &ForeignClientView) -> String {
-    let known = client.memory.iter().filter_map(|memory| memory.used_bytes).reduce(u64::saturating_add);
-    format::or_dash(known.map(Amount))
+pub(super) async fn show(call: Call, Path(id): Path<String>) -> Reply {
+    foreign_page(&call, &id, None, FormErrors::default()).await
 }
 
-/// A memory limit as read.
-fn limit(bytes: Option<u64>) -> String {
-    bytes.map_or_else(|| "none".to_owned(), |bytes| Amount(bytes).to_string())
-}
-
-pub(super) async fn show(Call { app, ctx }: Call, Path(id): Path<String>) -> Reply {
-    foreign_page(&app, &ctx, &id, Form::default(), None).await
-}
-
-async fn foreign_page(
-    app: &AppState,
-    ctx: &RequestContext,
-    id: &str,
-    mut form: Form,
-    refused: Option<(FormErrors, Problem)>,
-) -> Reply {
-    let daemon = app.service.foreign_daemon(ctx, id).await?;
-    let gpus = GpuRow::all(app, ctx).await?;
-    if refused.is_none() {
+async fn foreign_page(call: &Call, id: &str, typed: Option<Form>, refused: FormErrors) -> Reply {
+    let daemon = call.app.service.foreign_daemon(&call.ctx, id).await?;
+    let gpus = call.gpus().await?;
+    let form = typed.unwrap_or_else(|| {
+        let mut form = Form::default();
         let first = daemon.gpus.iter().flatten().next();
         let index = gpus.iter().find(|row| Some(&row.gpu.uuid) == first).and_then(|row| row.gpu.index);
         form.set("name", index.map(|index| format!("gpu{index}")).unwrap_or_default());
         form.set("management", if daemon.adoption.managed.possible { "managed" } else { "observed" });
-    }
-    let gpus = named(&gpus, daemon.gpus.iter().flatten());
-    let (refused, problem) = refused.unzip();
-    let refused = refused.unwrap_or_default();
-    let title = format!("Control daemon {}", daemon.pid);
-    let frame = Frame::of(&app.service, ctx, Section::Daemons, &title).await;
-    Ok(with_status(&ForeignPage { frame, daemon, gpus, form, refused }, problem))
+        form
+    });
+    let frame = call.frame(Section::Daemons, format!("Control daemon {}", daemon.pid)).await;
+    let gpus = GpuNames::of(&gpus);
+    Ok(refused.shown(|refused| ForeignPage { frame, daemon, gpus, form, refused }))
 }
 
-pub(super) async fn adopt(Call { app, ctx }: Call, Path(id): Path<ClientId>, form: Form) -> Reply {
-    match adopted(&app, &ctx, id, &form).await {
+pub(super) async fn adopt(call: Call, Path(id): Path<ClientId>, form: Form) -> Reply {
+    let Call { ctx, .. } = &call;
+    match adopted(&call, id, &form).await {
         Ok(written) => Ok(Redirect::to(&format!("/daemons/{}", written.value.name)).into_response()),
         Err(error) => {
             let error = match error {
@@ -100,15 +73,14 @@ pub(super) async fn adopt(Call { app, ctx }: Call, Path(id): Path<ClientId>, for
                 }
                 error => error,
             };
-            let refused = refusal(&ctx, error, &["name", "management"])?;
-            foreign_page(&app, &ctx, &id.to_string(), form, Some(refused)).await
+            let refused = refusal(ctx, error, &["name", "management"])?;
+            foreign_page(&call, &id.to_string(), Some(form), refused).await
         }
     }
 }
 
 async fn adopted(
-    app: &AppState,
-    ctx: &RequestContext,
+    Call { app, ctx }: &Call,
     id: ClientId,
     form: &Form,
 ) -> Result<Written<DaemonView>, ServiceError> {

@@ -7,7 +7,6 @@ use crate::domain::DaemonName;
 use crate::domain::access::Right;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::GpuRef;
-use crate::http::AppState;
 use crate::http::extract::{Call, Query};
 use crate::http::pages::forms::{FieldDifference, Form, FormErrors, Shape, SpecField};
 use crate::http::pages::frame::{Frame, Section};
@@ -15,7 +14,6 @@ use crate::http::pages::gpus::{GpuRow, name_gpus_by_index};
 use crate::http::pages::rendered;
 use crate::http::pages::spec_form::{FormSpec, REVISION, SpecDraft};
 use crate::http::problem::{Problem, Reply};
-use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::{ServiceError, WriteOptions};
 
@@ -45,9 +43,9 @@ pub(super) struct NewQuery {
     gpu: Option<String>,
 }
 
-pub(super) async fn new(Call { app, ctx }: Call, Query(query): Query<NewQuery>) -> Reply {
-    ctx.require(Right::Administer)?;
-    let gpus = GpuRow::all(&app, &ctx).await?;
+pub(super) async fn new(call: Call, Query(query): Query<NewQuery>) -> Reply {
+    call.ctx.require(Right::Administer)?;
+    let gpus = call.gpus().await?;
     let free: Vec<&GpuRow> = gpus.iter().filter(|row| row.gpu.daemon.is_none()).collect();
     let wanted = |row: &&&GpuRow| {
         let index = row.gpu.index.map(|index| index.to_string());
@@ -60,7 +58,7 @@ pub(super) async fn new(Call { app, ctx }: Call, Query(query): Query<NewQuery>) 
     if let Some(index) = chosen.and_then(|row| row.gpu.index) {
         form.set("name", format!("gpu{index}"));
     }
-    Ok(rendered(&DaemonSpec::page(&app, &ctx, SpecDraft::new(None, form)).await?))
+    Ok(rendered(&DaemonSpec::page(&call, SpecDraft::new(None, form)).await?))
 }
 
 impl FormSpec for DaemonSpec<GpuRef> {
@@ -85,18 +83,18 @@ impl FormSpec for DaemonSpec<GpuRef> {
         ("wedge_grace_s", Shape::Whole, "Seconds until it is replaced"),
     ];
 
-    async fn stored(app: &AppState, ctx: &RequestContext, name: &DaemonName) -> Result<Form, ServiceError> {
+    async fn stored(call: &Call, name: &DaemonName) -> Result<Form, ServiceError> {
+        let Call { app, ctx } = call;
         let daemon = app.service.daemon(ctx, name, false).await?;
         let mut form = Form::of(&daemon.spec, Self::FIELDS)?;
-        name_gpus_by_index(app, ctx, &mut form, "defaults.device_memory_limit").await?;
+        name_gpus_by_index(call, &mut form, "defaults.device_memory_limit").await?;
         form.set(REVISION, daemon.revision.to_string());
         Ok(form)
     }
 
     async fn write(
         self,
-        app: &AppState,
-        ctx: &RequestContext,
+        Call { app, ctx }: &Call,
         name: DaemonName,
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
@@ -113,11 +111,8 @@ impl FormSpec for DaemonSpec<GpuRef> {
         app.service.put_daemon(ctx, name, spec, options).await.map(drop)
     }
 
-    async fn page(
-        app: &AppState,
-        ctx: &RequestContext,
-        draft: SpecDraft<DaemonName>,
-    ) -> Result<impl Template, Problem> {
+    async fn page(call: &Call, draft: SpecDraft<DaemonName>) -> Result<impl Template, Problem> {
+        let Call { app, ctx } = call;
         let SpecDraft { edited, form, refused, conflict } = draft;
         let daemon = match &edited {
             Some(name) => Some(app.service.daemon(ctx, name, false).await?),
@@ -130,12 +125,12 @@ impl FormSpec for DaemonSpec<GpuRef> {
             let not = holder.map(|holder| format!("daemon {holder} has it")).or(mig);
             DaemonGpuChoice { is_chosen: form.has("gpus", row.gpu.uuid.as_str()), not, row }
         };
-        let gpus = GpuRow::all(app, ctx).await?.into_iter().map(choice).collect();
+        let gpus = call.gpus().await?.into_iter().map(choice).collect();
         let title = match &edited {
             Some(name) => format!("Edit daemon {name}"),
             None => "Set up a daemon".to_owned(),
         };
-        let frame = Frame::of(&app.service, ctx, Section::Daemons, &title).await;
+        let frame = call.frame(Section::Daemons, &title).await;
         Ok(DaemonFormPage { frame, daemon, gpus, form, refused, conflict })
     }
 }

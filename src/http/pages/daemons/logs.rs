@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::domain::DaemonName;
 use crate::http::extract::{Call, Path, Query};
-use crate::http::pages::format::{Amount, Stamped};
+use crate::http::pages::format::Stamped;
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::rendered;
 use crate::http::problem::Reply;
@@ -26,18 +26,6 @@ struct LogsPage {
 }
 
 impl LogsPage {
-    fn is(&self, file: LogFile) -> bool {
-        self.file == file
-    }
-
-    fn word(&self) -> &'static str {
-        word(self.file)
-    }
-
-    fn file_name(&self) -> String {
-        self.file.name()
-    }
-
     fn shows_own(&self) -> bool {
         self.own == OwnSessions::Shown
     }
@@ -50,10 +38,6 @@ impl LogsPage {
             Part::From(from) => format!("&from={from}"),
         };
         self.address(self.file, &part, !self.shows_own())
-    }
-
-    fn size(&self) -> Amount {
-        Amount(self.log.excerpt.as_ref().map_or(0, |excerpt| excerpt.size))
     }
 
     /// The address of another part.
@@ -75,10 +59,6 @@ impl LogsPage {
     fn newer(&self) -> Option<String> {
         let excerpt = self.log.excerpt.as_ref().ok()?;
         (excerpt.to < excerpt.size).then(|| self.at(self.file, &format!("&from={}", excerpt.to)))
-    }
-
-    fn newest(&self) -> String {
-        self.at(self.file, "")
     }
 }
 
@@ -104,11 +84,8 @@ pub(super) struct LogQuery {
     own: bool,
 }
 
-pub(super) async fn show(
-    Call { app, ctx }: Call,
-    Path(name): Path<DaemonName>,
-    Query(query): Query<LogQuery>,
-) -> Reply {
+pub(super) async fn show(call: Call, Path(name): Path<DaemonName>, Query(query): Query<LogQuery>) -> Reply {
+    let Call { app, ctx } = &call;
     let file = query.file.unwrap_or(LogFile::Control);
     let part = match (query.before, query.from) {
         (Some(before), _) => Part::Before(before),
@@ -117,9 +94,9 @@ pub(super) async fn show(
     };
     let q: String = query.q.trim().chars().take(200).collect();
     let own = if query.own { OwnSessions::Shown } else { OwnSessions::Hidden };
-    let log = app.service.daemon_log(&ctx, &name, file, part, q.clone(), own).await?;
+    let log = app.service.daemon_log(ctx, &name, file, part, q.clone(), own).await?;
     let is_last = part == Part::Last;
-    let frame = Frame::of(&app.service, &ctx, Section::Daemons, format!("Logs of {name}")).await;
+    let frame = call.frame(Section::Daemons, format!("Logs of {name}")).await;
     let frame = if is_last { frame.live() } else { frame };
     Ok(rendered(&LogsPage { frame, name, file, q, log, is_last, own, part }))
 }

@@ -7,23 +7,24 @@ mod logs;
 mod rows;
 mod settings;
 
+use std::collections::BTreeMap;
+
 use askama::Template;
 use axum::Router;
 use axum::routing::{get, post};
 
-pub(super) use self::rows::{DaemonSummary, daemon_names, daemon_rows};
+pub(super) use self::rows::{DaemonSummary, daemon_rows};
 
-use self::rows::clients;
 use self::settings::DaemonSettingRow;
 use super::banner::Banner;
-use super::format::{self, Amount, Moment, Tone};
+use super::format::{self, Amount, Amounts, Moment, Tone};
 use super::frame::{Frame, Section};
-use super::gpus::{GpuRow, called, name_of, named};
+use super::gpus::{GpuNames, GpuRow};
 use super::lists::ROWS;
 use super::operations::{OperationSummary, under_way};
 use super::rendered;
 use super::spec_form;
-use super::tenants::TenantSummary;
+use crate::domain::DaemonName;
 use crate::domain::condition::ConditionType;
 use crate::domain::daemon::{DaemonSpec, DesiredState, Management, Mode, Phase};
 use crate::domain::drift::DriftPolicy;
@@ -35,17 +36,15 @@ use crate::domain::layout::active::PartitionPolicy;
 use crate::domain::layout::record::PartitionDrift;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
 use crate::domain::operation::OperationRequest;
-use crate::domain::provisioning::ProvisioningStatus;
 use crate::domain::wedge::WedgePolicy;
-use crate::domain::{DaemonName, GpuUuid};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::Reply;
+use crate::service::daemons::DaemonView;
 use crate::service::daemons::foreign::ForeignDaemonView;
-use crate::service::events::Order;
-use crate::service::page::{MAX_LIMIT, Page};
-use crate::service::tenants::TenantFilter;
-use crate::service::tenants::clients::ClientView;
+use crate::service::page::Page;
+use crate::service::tenants::clients::{ClientFilter, ClientView};
+use crate::service::tenants::{TenantFilter, TenantView};
 
 /// Events shown for a daemon.
 const EVENTS: u32 = 10;
@@ -68,18 +67,20 @@ pub(super) fn router() -> Router<AppState> {
 #[template(path = "daemons/list.html")]
 struct DaemonsPage {
     frame: Frame,
-    rows: Vec<DaemonListRow>,
-    unheld: Vec<GpuRow>,
-    /// Foreign control daemons, with the display names of their GPUs.
-    foreign: Vec<(ForeignDaemonView, Vec<(GpuUuid, String)>)>,
+    rows: Vec<DaemonSummary>,
+    /// The number of tenants of each daemon that has any.
+    tenants: BTreeMap<DaemonName, u64>,
+    gpus: Vec<GpuRow>,
+    names: GpuNames,
+    foreign: Vec<ForeignDaemonView>,
 }
 
-/// A daemon in the list.
-struct DaemonListRow {
-    row: DaemonSummary,
-    tenants: u64,
-    /// Sum of its tenants' memory limits on all its GPUs.
-    limits: Amount,
+impl DaemonsPage {
+    /// The sum of the memory limits of a daemon's tenants, on all its GPUs.
+    fn limits(&self, daemon: &DaemonView) -> Amount {
+        let own = self.gpus.iter().filter(|row| daemon.spec.gpus.contains(&row.gpu.uuid));
+        Amount(own.map(|row| row.gpu.memory_limits).sum())
+    }
 }
 
 #[derive(Template)]
@@ -88,9 +89,10 @@ struct DaemonPage {
     frame: Frame,
     banner: Banner,
     row: DaemonSummary,
+    gpus: GpuNames,
     settings: Vec<DaemonSettingRow>,
     clients: Vec<ClientView>,
-    tenants: Vec<TenantSummary>,
+    tenants: Vec<TenantView>,
     has_more_tenants: bool,
     events: Vec<Event>,
     is_adopted: bool,
@@ -101,10 +103,6 @@ struct DaemonPage {
 impl DaemonPage {
     fn is_wanted(&self) -> bool {
         self.row.daemon.spec.desired_state == DesiredState::Running
-    }
-
-    fn is_observed(&self) -> bool {
-        self.row.daemon.spec.management == Management::Observed
     }
 
     fn is_stopped(&self) -> bool {
@@ -122,21 +120,8 @@ impl DaemonPage {
         })
     }
 
-    /// Returns the shares that its strategy gives its tenants.
-    fn provisioning(&self) -> Option<&ProvisioningStatus> {
-        self.row.daemon.status.as_ref()?.provisioning.as_ref()
-    }
-
-    fn mode(&self) -> &'static str {
-        mode(self.row.daemon.spec.mode)
-    }
-
     fn drifts(&self) -> bool {
         self.settings.iter().any(DaemonSettingRow::differs)
-    }
-
-    fn called(&self, uuid: &GpuUuid) -> String {
-        name_of(&self.row.gpus, uuid)
     }
 
     fn has_no_server(&self) -> bool {
@@ -146,7 +131,7 @@ impl DaemonPage {
 
     /// A drifted partition in words, with the display name of its GPU.
     fn drifted(&self, drift: &PartitionDrift) -> String {
-        drift.to_string().replace(drift.gpu.as_str(), &self.called(&drift.gpu))
+        drift.to_string().replace(drift.gpu.as_str(), &self.gpus.name(&drift.gpu))
     }
 
     /// The number of clients of a server.
@@ -163,68 +148,48 @@ fn made(layout: &LayoutStatus) -> String {
 }
 
 /// A mode in words.
-pub(super) fn mode(mode: Mode) -> &'static str {
+fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Shared => "shared: all clients share all SMs",
         Mode::Static => "static: each client has the SMs of its partition",
     }
 }
 
-async fn list(Call { app, ctx }: Call) -> Reply {
-    let service = &app.service;
-    let gpus = GpuRow::all(&app, &ctx).await?;
-    let counts = service.tenant_counts(&ctx).await?;
-    let mut rows = Vec::new();
-    for row in daemon_rows(&app, &ctx, &gpus, &Page::first(MAX_LIMIT)).await? {
-        let tenants = counts.get(&row.daemon.name).copied().unwrap_or(0);
-        let own = |gpu: &&GpuRow| row.daemon.spec.gpus.contains(&gpu.gpu.uuid);
-        let limits = Amount(gpus.iter().filter(own).map(|gpu| gpu.gpu.memory_limits).sum());
-        rows.push(DaemonListRow { row, tenants, limits });
-    }
-    let foreign = service.foreign_daemons(&ctx).await?;
-    let with_gpus = |daemon: ForeignDaemonView| {
-        let gpus = named(&gpus, daemon.gpus.iter().flatten());
-        (daemon, gpus)
-    };
-    let foreign = foreign.into_iter().map(with_gpus).collect();
-    let free = |row: &GpuRow| row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true);
-    let unheld = gpus.into_iter().filter(free).collect();
-    let frame = Frame::of(service, &ctx, Section::Daemons, "Daemons").await.live();
-    Ok(rendered(&DaemonsPage { frame, rows, unheld, foreign }))
+async fn list(call: Call) -> Reply {
+    let Call { app, ctx } = &call;
+    let (gpus, rows) = (call.gpus().await?, daemon_rows(&call).await?);
+    let tenants = app.service.tenant_counts(ctx).await?;
+    let foreign = app.service.foreign_daemons(ctx).await?;
+    let frame = call.frame(Section::Daemons, "Daemons").await.live();
+    let names = GpuNames::of(&gpus);
+    Ok(rendered(&DaemonsPage { frame, rows, tenants, gpus, names, foreign }))
 }
 
-async fn show(Call { app, ctx }: Call, Path(name): Path<DaemonName>) -> Reply {
+async fn show(call: Call, Path(name): Path<DaemonName>) -> Reply {
+    let Call { app, ctx } = &call;
     let service = &app.service;
-    let daemon = service.daemon(&ctx, &name, false).await?;
-    let gpus = GpuRow::all(&app, &ctx).await?;
-    let desired = service.daemon_desired(&ctx, &name)?;
-    let clients = clients(&app, &ctx, &name).await?;
-    let tenants = service.tenants(&ctx, &TenantFilter::of(&name), &Page::first(ROWS)).await?;
-    let has_more_tenants = tenants.next_cursor.is_some();
-    let tenants = tenants.items.into_iter().map(TenantSummary::of).collect();
-    let from = service.first_event_of_daemon(&ctx, &name).await?;
+    let daemon = service.daemon(ctx, &name, false).await?;
+    let gpus = GpuNames::of(&call.gpus().await?);
+    let desired = service.daemon_desired(ctx, &name)?;
+    let clients = call.clients(ClientFilter { daemon: Some(name.clone()), tenant: None }).await?;
+    let tenants = service.tenants(ctx, &TenantFilter::of(&name), &Page::first(ROWS)).await?;
+    let from = service.first_event_of_daemon(ctx, &name).await?;
     let of_daemon =
         IncidentFilter { daemon: Some(name.clone()), from_event: from, ..IncidentFilter::default() };
-    let banner = Banner::of(&app, &ctx, of_daemon).await?;
     let about = EventFilter { daemon: Some(name.clone()), from, ..EventFilter::default() };
-    let newest = Page::first(EVENTS);
-    let events = service.events(&ctx, about, Order::NewestFirst, &newest).await?.items;
-    let is_adopted = service.is_adopted(&ctx, &name).await?;
-    let row = DaemonSummary::of(daemon, &gpus, clients.len());
+    let row = DaemonSummary::of(daemon, clients.len());
     let effective = row.daemon.status.as_ref().and_then(|status| status.effective.as_ref());
-    let settings = settings::of(desired.as_ref(), effective, |uuid| called(&gpus, uuid));
-    let under_way = under_way(&app, &ctx, Some(&name)).await?;
-    let frame = Frame::of(service, &ctx, Section::Daemons, format!("Daemon {name}")).await.live();
     Ok(rendered(&DaemonPage {
-        frame,
-        banner,
+        frame: call.frame(Section::Daemons, format!("Daemon {name}")).await.live(),
+        banner: Banner::of(&call, of_daemon).await?,
+        settings: settings::of(desired.as_ref(), effective, &gpus),
+        events: call.newest_events(about, EVENTS).await?,
+        is_adopted: service.is_adopted(ctx, &name).await?,
+        under_way: under_way(&call, Some(&name)).await?,
+        has_more_tenants: tenants.next_cursor.is_some(),
+        tenants: tenants.items,
         row,
-        settings,
+        gpus,
         clients,
-        tenants,
-        has_more_tenants,
-        events,
-        is_adopted,
-        under_way,
     }))
 }

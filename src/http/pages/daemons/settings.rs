@@ -4,7 +4,8 @@ use crate::domain::GpuUuid;
 use crate::domain::daemon::{Effective, MemoryReading};
 use crate::domain::plan::Desired;
 use crate::domain::{MemoryLimit, ThreadPercentage};
-use crate::http::pages::format::{Amount, Badge, Tone};
+use crate::http::pages::format::{Amount, Badge, Tone, or};
+use crate::http::pages::gpus::GpuNames;
 use crate::words::priority;
 
 /// One setting.
@@ -26,9 +27,9 @@ impl DaemonSettingRow {
     /// Its state; `None` if that is unknown.
     pub(super) fn badge(&self) -> Badge {
         match self.agrees {
-            Some(true) => Badge { word: "as desired", tone: Tone::Good },
-            Some(false) => Badge { word: "differs", tone: Tone::Warn },
-            None => Badge { word: "unknown", tone: Tone::Quiet },
+            Some(true) => Badge::new("as desired", Tone::Good),
+            Some(false) => Badge::new("differs", Tone::Warn),
+            None => Badge::of("unknown"),
         }
     }
 }
@@ -37,16 +38,15 @@ impl DaemonSettingRow {
 pub(super) fn of(
     desired: Option<&Desired>,
     effective: Option<&Effective>,
-    called: impl Fn(&GpuUuid) -> String,
+    gpus: &GpuNames,
 ) -> Vec<DaemonSettingRow> {
     let Some(desired) = desired else { return Vec::new() };
     let percentage = format!("{} %", desired.percentage);
-    let read = |value: Option<String>| value.unwrap_or_else(|| "not read yet".to_owned());
     let setting = |name: String, desired: &str, seen: Option<String>| DaemonSettingRow {
         name,
         desired: desired.to_owned(),
         agrees: seen.as_ref().map(|seen| seen == desired),
-        read: read(seen),
+        read: or("not read yet", seen),
     };
     let percent = |value: Option<ThreadPercentage>| value.map(|value| format!("{value} %"));
     let default_percentage = effective.and_then(|seen| seen.default_active_thread_percentage);
@@ -63,7 +63,7 @@ pub(super) fn of(
         let limit = |(ordinal, gpu): (usize, &GpuUuid)| {
             let limit = desired.memory_limits.get(ordinal).copied().flatten();
             let reading = readings.and_then(|readings| readings.get(ordinal));
-            memory(format!("Device memory limit on {}, {of}", called(gpu)), limit, reading)
+            memory(format!("Device memory limit on {}, {of}", gpus.name(gpu)), limit, reading)
         };
         desired.gpus.iter().enumerate().map(limit).collect()
     };
@@ -83,8 +83,7 @@ pub(super) fn of(
 fn memory(name: String, limit: Option<MemoryLimit>, reading: Option<&MemoryReading>) -> DaemonSettingRow {
     const GIB: u64 = 1 << 30;
     let bytes = limit.map(MemoryLimit::bytes);
-    let shown =
-        |bytes: Option<u64>| bytes.map_or_else(|| "none".to_owned(), |bytes| Amount(bytes).to_string());
+    let shown = |bytes: Option<u64>| or("none", bytes.map(Amount));
     let desired = shown(bytes);
     let Some(reading) = reading else {
         return DaemonSettingRow { name, desired, read: "not read yet".to_owned(), agrees: None };

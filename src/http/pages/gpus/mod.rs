@@ -3,7 +3,7 @@
 mod replace;
 mod row;
 
-pub(super) use row::{GpuRow, called, name_of, named, names};
+pub(super) use row::{GpuNames, GpuRow, unheld};
 
 use askama::Template;
 use axum::Router;
@@ -25,7 +25,6 @@ use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::{Answer, Problem, Reply};
 use crate::service::ServiceError;
-use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::host::{GpuProcessKind, GpuProcessView, GpuView};
 use crate::service::page::{MAX_LIMIT, Page};
@@ -41,8 +40,7 @@ pub(super) fn router() -> Router<AppState> {
 
 /// Names the GPUs of a limit by their indices, which are shorter than UUIDs, in the field of a form.
 pub(super) async fn name_gpus_by_index(
-    app: &AppState,
-    ctx: &RequestContext,
+    Call { app, ctx }: &Call,
     form: &mut Form,
     field: &str,
 ) -> Result<(), ServiceError> {
@@ -99,30 +97,31 @@ fn role(kind: GpuProcessKind) -> &'static str {
     }
 }
 
-async fn list(Call { app, ctx }: Call) -> Reply {
-    let gpus = GpuRow::all(&app, &ctx).await?;
-    let frame = Frame::of(&app.service, &ctx, Section::Gpus, "GPUs").await.live();
+async fn list(call: Call) -> Reply {
+    let gpus = call.gpus().await?;
+    let frame = call.frame(Section::Gpus, "GPUs").await.live();
     Ok(rendered(&GpusPage { frame, gpus }))
 }
 
-async fn show(Call { app, ctx }: Call, Path(name): Path<String>) -> Reply {
-    let row = GpuRow::of(app.service.gpu(&ctx, &name).await?);
+async fn show(call: Call, Path(name): Path<String>) -> Reply {
+    let Call { app, ctx } = &call;
+    let row = GpuRow::of(app.service.gpu(ctx, &name).await?);
     let daemon = match &row.gpu.daemon {
-        Some(daemon) => Some(app.service.daemon(&ctx, daemon, false).await?),
+        Some(daemon) => Some(app.service.daemon(ctx, daemon, false).await?),
         None => None,
     };
     let map = daemon.as_ref().and_then(|daemon| partition_map(&row.gpu, daemon));
     let partitioned = map.is_some();
-    let counted = app.service.chunk_counts(&ctx).await?.remove(row.key());
+    let counted = app.service.chunk_counts(ctx).await?.remove(row.key());
     let map = map.or_else(|| shared_map(&row.gpu, daemon.as_ref(), counted.as_ref()));
     let colours = map.as_ref().map(SmMap::colours).unwrap_or_default();
     let shares = daemon.as_ref().map(|daemon| shares(&row.gpu, daemon)).unwrap_or_default();
-    let processes = processes(&app, &ctx, &row.gpu).await?;
-    let lines = app.service.gpu_history(&ctx, row.key())?;
-    let chart = Chart::of_gpu(app.service.clock().unix_ms(), row.key(), &lines).coloured(&colours);
-    let frame = Frame::of(&app.service, &ctx, Section::Gpus, &row.called()).await.live();
+    let processes = processes(&call, &row.gpu).await?;
+    let lines = app.service.gpu_history(ctx, row.key())?;
+    let chart = Chart::of_gpu(call.now(), row.key(), &lines).coloured(&colours);
+    let frame = call.frame(Section::Gpus, &row.called()).await.live();
     let of_gpu = IncidentFilter { gpu: Some(row.key().clone()), ..IncidentFilter::default() };
-    let banner = Banner::of(&app, &ctx, of_gpu).await?;
+    let banner = Banner::of(&call, of_gpu).await?;
     Ok(rendered(&GpuPage { frame, banner, row, daemon, map, partitioned, shares, processes, chart }))
 }
 
@@ -159,8 +158,7 @@ fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<PartitionStatus> {
 }
 
 async fn processes(
-    app: &AppState,
-    ctx: &RequestContext,
+    Call { app, ctx }: &Call,
     gpu: &GpuView,
 ) -> Result<Option<Vec<(GpuProcessView, Option<ClientView>)>>, Problem> {
     let Some(listed) = &gpu.processes else { return Ok(None) };
@@ -176,8 +174,8 @@ async fn processes(
 }
 
 /// Answers with the chart of a GPU for the last hour, for the script that draws it.
-async fn history(Call { app, ctx }: Call, Path(name): Path<String>) -> Answer<Chart> {
-    let gpu = app.service.gpu(&ctx, &name).await?.uuid;
-    let lines = app.service.gpu_history(&ctx, &gpu)?;
-    Ok(axum::Json(Chart::of_gpu(app.service.clock().unix_ms(), &gpu, &lines)))
+async fn history(call: Call, Path(name): Path<String>) -> Answer<Chart> {
+    let gpu = call.app.service.gpu(&call.ctx, &name).await?.uuid;
+    let lines = call.app.service.gpu_history(&call.ctx, &gpu)?;
+    Ok(axum::Json(Chart::of_gpu(call.now(), &gpu, &lines)))
 }

@@ -7,18 +7,14 @@ use super::GpuRow;
 use crate::domain::GpuUuid;
 use crate::domain::access::Right;
 use crate::domain::gpu::GpuRef;
-use crate::http::AppState;
 use crate::http::extract::{Call, Path};
-use crate::http::pages::forms::{Field, Form, FormErrors, Shape, rehearsal_refusal};
+use crate::http::pages::forms::{Form, FormErrors, Shape, rehearsal_refusal};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::lists::ListQuery;
-use crate::http::pages::{refusal, refused_with, rendered};
+use crate::http::pages::refusal;
 use crate::http::problem::{Problem, Reply};
 use crate::service::WriteOptions;
-use crate::service::access::context::RequestContext;
 use crate::service::daemons::replace::ReplaceRequest;
-
-const FIELDS: [Field; 1] = [("with", Shape::Text)];
 
 #[derive(Template)]
 #[template(path = "gpu_replace.html")]
@@ -37,39 +33,29 @@ struct ReplacementChoice {
     chosen: bool,
 }
 
-pub(super) async fn ask(Call { app, ctx }: Call, Path(name): Path<String>, query: ListQuery) -> Reply {
-    Ok(rendered(&replace_page(&app, &ctx, &name, query.form(), FormErrors::default()).await?))
+pub(super) async fn ask(call: Call, Path(name): Path<String>, query: ListQuery) -> Reply {
+    replace_page(&call, &name, query.form(), FormErrors::default()).await
 }
 
-pub(super) async fn replace(Call { app, ctx }: Call, Path(name): Path<String>, form: Form) -> Reply {
-    let done = match form.read::<ReplaceRequest>(&FIELDS) {
-        Ok(request) => app.service.replace_gpu(&ctx, name.clone(), request, WriteOptions::default()).await,
-        Err(error) => Err(error),
+pub(super) async fn replace(call: Call, Path(name): Path<String>, form: Form) -> Reply {
+    let Call { app, ctx } = &call;
+    let replace = async {
+        let request: ReplaceRequest = form.read(&[("with", Shape::Text)])?;
+        app.service.replace_gpu(ctx, name.clone(), request, WriteOptions::default()).await
     };
-    match done {
+    match replace.await {
         Ok(replacement) => Ok(Redirect::to(&format!("/daemons/{}", replacement.daemon.name)).into_response()),
-        Err(error) => {
-            let (refused, problem) = refusal(&ctx, error, &["with"])?;
-            Ok(refused_with(&replace_page(&app, &ctx, &name, &form, refused).await?, problem))
-        }
+        Err(error) => replace_page(&call, &name, &form, refusal(ctx, error, &["with"])?).await,
     }
 }
 
-async fn replace_page(
-    app: &AppState,
-    ctx: &RequestContext,
-    name: &str,
-    form: &Form,
-    refused: FormErrors,
-) -> Result<ReplacePage, Problem> {
-    ctx.require(Right::Administer)?;
-    let row = GpuRow::of(app.service.gpu(ctx, name).await?);
+async fn replace_page(call: &Call, name: &str, form: &Form, refused: FormErrors) -> Reply {
+    call.ctx.require(Right::Administer)?;
+    let row = GpuRow::of(call.app.service.gpu(&call.ctx, name).await?);
     let mut choices = Vec::new();
     if !row.gpu.present {
-        let free =
-            |row: &GpuRow| row.gpu.present && row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true);
-        for other in GpuRow::all(app, ctx).await?.into_iter().filter(free) {
-            let blocker = rehearsed(app, ctx, row.key(), other.key()).await?;
+        for other in call.gpus().await?.into_iter().filter(|row| row.gpu.present && row.is_free()) {
+            let blocker = rehearsed(call, row.key(), other.key()).await?;
             let chosen = form.has("with", other.key().as_str());
             choices.push(ReplacementChoice { row: other, blocker, chosen });
         }
@@ -80,25 +66,23 @@ async fn replace_page(
             first.chosen = true;
         }
     }
-    let frame = Frame::of(&app.service, ctx, Section::Gpus, format!("Replace {}", row.called())).await;
-    Ok(ReplacePage { frame, row, choices, refused })
+    let frame = call.frame(Section::Gpus, format!("Replace {}", row.called())).await;
+    Ok(refused.shown(|refused| ReplacePage { frame, row, choices, refused }))
+}
+
+impl ReplacePage {
+    fn is_possible(&self) -> bool {
+        self.choices.iter().any(|choice| choice.blocker.is_none())
+    }
 }
 
 /// Rehearses a replacement; returns the reason for which the GPU cannot replace the other.
 async fn rehearsed(
-    app: &AppState,
-    ctx: &RequestContext,
+    Call { app, ctx }: &Call,
     old: &GpuUuid,
     new: &GpuUuid,
 ) -> Result<Option<String>, Problem> {
     let request = ReplaceRequest { with: GpuRef(new.to_string()) };
     let options = WriteOptions::rehearsal();
     rehearsal_refusal(ctx, app.service.replace_gpu(ctx, old.to_string(), request, options).await)
-}
-
-impl ReplacePage {
-    /// Returns true if any replacement is possible.
-    fn is_possible(&self) -> bool {
-        self.choices.iter().any(|choice| choice.blocker.is_none())
-    }
 }

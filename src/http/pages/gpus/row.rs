@@ -1,10 +1,7 @@
 //! A GPU as lists and its page show it.
 
 use crate::domain::GpuUuid;
-use crate::http::AppState;
-use crate::http::pages::format::{Gauge, compute_mode, or_dash};
-use crate::service::ServiceError;
-use crate::service::access::context::RequestContext;
+use crate::http::pages::format::{Gauge, or_dash};
 use crate::service::host::{GpuProcessKind, GpuView};
 
 /// A GPU as lists and its page show it.
@@ -20,14 +17,6 @@ pub(in crate::http::pages) struct GpuRow {
 const NOT_REPORTED: &str = "not reported by this driver";
 
 impl GpuRow {
-    /// All GPUs of the host.
-    pub(in crate::http::pages) async fn all(
-        app: &AppState,
-        ctx: &RequestContext,
-    ) -> Result<Vec<Self>, ServiceError> {
-        Ok(app.service.gpu_views(ctx).await?.into_iter().map(Self::of).collect())
-    }
-
     pub(in crate::http::pages) fn of(gpu: GpuView) -> Self {
         let memory = gpu.memory_total.zip(gpu.memory_used);
         let gauge =
@@ -48,6 +37,11 @@ impl GpuRow {
         }
     }
 
+    /// Returns true if it can be given to a daemon.
+    pub(super) fn is_free(&self) -> bool {
+        self.gpu.daemon.is_none() && self.gpu.mig_enabled != Some(true)
+    }
+
     /// The last segment of its page's address, which survives a reboot.
     pub(in crate::http::pages) fn key(&self) -> &GpuUuid {
         &self.gpu.uuid
@@ -57,24 +51,8 @@ impl GpuRow {
         or_dash(self.gpu.name.as_ref())
     }
 
-    pub(super) fn sms(&self) -> String {
-        self.fact(self.gpu.sms)
-    }
-
-    pub(super) fn capability(&self) -> String {
-        self.fact(self.gpu.compute_capability)
-    }
-
-    pub(super) fn bus(&self) -> String {
-        self.fact(self.gpu.pci_bus_id.as_ref())
-    }
-
-    pub(super) fn compute_mode(&self) -> String {
-        self.fact(self.gpu.compute_mode.map(compute_mode))
-    }
-
     /// A fact of the driver's, which does not report each of every GPU.
-    fn fact<T: std::fmt::Display>(&self, value: Option<T>) -> String {
+    pub(super) fn fact<T: std::fmt::Display>(&self, value: Option<T>) -> String {
         match value {
             None if self.gpu.present => NOT_REPORTED.to_owned(),
             value => or_dash(value),
@@ -95,28 +73,23 @@ impl GpuRow {
     }
 }
 
-/// The display names of the GPUs; users without access to the host get none.
-pub(in crate::http::pages) async fn names(app: &AppState, ctx: &RequestContext) -> Vec<(GpuUuid, String)> {
-    let gpus = GpuRow::all(app, ctx).await.unwrap_or_default();
-    gpus.into_iter().map(|row| (row.key().clone(), row.called())).collect()
+/// The GPUs that can be given to a daemon.
+pub(in crate::http::pages) fn unheld(gpus: &[GpuRow]) -> Vec<&GpuRow> {
+    gpus.iter().filter(|row| row.is_free()).collect()
 }
 
-/// The display name of one of these GPUs, or the UUID of another.
-pub(in crate::http::pages) fn called(gpus: &[GpuRow], uuid: &GpuUuid) -> String {
-    let known = gpus.iter().find(|row| row.gpu.uuid == *uuid);
-    known.map_or_else(|| uuid.to_string(), GpuRow::called)
-}
+/// The display names of the host's GPUs.
+#[derive(Default)]
+pub(in crate::http::pages) struct GpuNames(Vec<(GpuUuid, String)>);
 
-/// GPUs with their display names.
-pub(in crate::http::pages) fn named<'u>(
-    gpus: &[GpuRow],
-    uuids: impl IntoIterator<Item = &'u GpuUuid>,
-) -> Vec<(GpuUuid, String)> {
-    uuids.into_iter().map(|uuid| (uuid.clone(), called(gpus, uuid))).collect()
-}
+impl GpuNames {
+    pub(in crate::http::pages) fn of(gpus: &[GpuRow]) -> Self {
+        Self(gpus.iter().map(|row| (row.key().clone(), row.called())).collect())
+    }
 
-/// The display name of a GPU, or its UUID.
-pub(in crate::http::pages) fn name_of(names: &[(GpuUuid, String)], uuid: &GpuUuid) -> String {
-    let known = names.iter().find(|(gpu, _)| gpu == uuid);
-    known.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
+    /// The display name of a GPU; the UUID of one that is not among them.
+    pub(in crate::http::pages) fn name(&self, uuid: &GpuUuid) -> String {
+        let known = self.0.iter().find(|(gpu, _)| gpu == uuid);
+        known.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
+    }
 }

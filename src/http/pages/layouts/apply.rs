@@ -13,7 +13,6 @@ use crate::domain::layout::outlook::{LayoutPlan, LayoutPlanStep};
 use crate::domain::layout::plan::{Action, Reason};
 use crate::domain::layout::{Version, VersionRef};
 use crate::domain::{GpuUuid, LayoutName};
-use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::pages::format::Moment;
 use crate::http::pages::forms::{Form, FormErrors};
@@ -21,7 +20,6 @@ use crate::http::pages::frame::{Frame, PageLink, Section};
 use crate::http::pages::lists::ListQuery;
 use crate::http::pages::{followed, page};
 use crate::http::problem::{Problem, Reply};
-use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::layouts::ApplyRequest;
 use crate::service::page::{MAX_LIMIT, Page};
@@ -57,20 +55,21 @@ struct AssertPage {
     assertion: Assertion,
 }
 
-pub(super) async fn plan(Call { app, ctx }: Call, Path(name): Path<LayoutName>, query: ListQuery) -> Reply {
-    planned(&app, &ctx, name, query.form(), None).await
+pub(super) async fn plan(call: Call, Path(name): Path<LayoutName>, query: ListQuery) -> Reply {
+    planned(&call, name, query.form(), None).await
 }
 
-pub(super) async fn apply(Call { app, ctx }: Call, Path(name): Path<LayoutName>, form: Form) -> Reply {
-    let version = match version_of(&app, &ctx, &name, &form).await {
+pub(super) async fn apply(call: Call, Path(name): Path<LayoutName>, form: Form) -> Reply {
+    let Call { app, ctx } = &call;
+    let version = match version_of(&call, &name, &form).await {
         Err(error @ ServiceError::Invalid(_)) => {
-            return planned(&app, &ctx, name, &form, Some(error)).await;
+            return planned(&call, name, &form, Some(error)).await;
         }
         version => version?,
     };
-    let places = Places::of(&app, &ctx).await?;
+    let places = Places::of(&call).await?;
     let Some(daemon) = places.daemon(form.text("daemon"), version.layout.enforcement) else {
-        return planned(&app, &ctx, name, &form, None).await;
+        return planned(&call, name, &form, None).await;
     };
     let note = form.text("note").to_owned();
     let request = ApplyRequest {
@@ -87,17 +86,16 @@ pub(super) async fn apply(Call { app, ctx }: Call, Path(name): Path<LayoutName>,
         plan: Some(form.text("plan").to_owned()).filter(|digest| !digest.is_empty()),
         note: Some(note).filter(|note| !note.is_empty()),
     };
-    match app.service.apply_layout(&ctx, name.clone(), request, WriteOptions::default()).await {
+    match app.service.apply_layout(ctx, name.clone(), request, WriteOptions::default()).await {
         Ok(operation) => Ok(followed(operation.id)),
         Err(error @ ServiceError::Forbidden(_)) => Err(error.into()),
-        Err(error) => planned(&app, &ctx, name, &form, Some(error)).await,
+        Err(error) => planned(&call, name, &form, Some(error)).await,
     }
 }
 
 /// The version that a form selects; by default the newest.
 pub(super) async fn version_of(
-    app: &AppState,
-    ctx: &RequestContext,
+    Call { app, ctx }: &Call,
     name: &LayoutName,
     form: &Form,
 ) -> Result<Version, ServiceError> {
@@ -108,14 +106,9 @@ pub(super) async fn version_of(
 }
 
 /// The plan, and the error of a refused request.
-async fn planned(
-    app: &AppState,
-    ctx: &RequestContext,
-    name: LayoutName,
-    form: &Form,
-    error: Option<ServiceError>,
-) -> Reply {
-    let (version, mistyped) = match version_of(app, ctx, &name, form).await {
+async fn planned(call: &Call, name: LayoutName, form: &Form, error: Option<ServiceError>) -> Reply {
+    let Call { app, ctx } = call;
+    let (version, mistyped) = match version_of(call, &name, form).await {
         // Without a daemon, the page offers the choice.
         Err(error @ ServiceError::Invalid(_)) => (app.service.layout(ctx, &name).await?.newest, Some(error)),
         version => (version?, None),
@@ -123,7 +116,7 @@ async fn planned(
     let all = Page::first(MAX_LIMIT);
     let versions = app.service.layout_versions(ctx, &name, &all).await?.items;
     let numbers = versions.into_iter().map(|version| version.version).collect();
-    let places = Places::of(app, ctx).await?;
+    let places = Places::of(call).await?;
     let daemon = places.daemon(form.text("daemon"), version.layout.enforcement).cloned();
     let (mut roles, mut plan, mut refusal) = (Vec::new(), None, mistyped);
     if refusal.is_some() {
@@ -152,7 +145,7 @@ async fn planned(
         }
         _ => Vec::new(),
     };
-    let frame = Frame::of(&app.service, ctx, Section::Layouts, format!("Plan layout {name}")).await;
+    let frame = call.frame(Section::Layouts, format!("Plan layout {name}")).await;
     let shown = ApplyPage { frame, version, numbers, places, daemon, roles, plan, clients, form, refused };
     Ok(page(status, &shown))
 }
@@ -261,18 +254,19 @@ impl PlanRow<'_> {
 }
 
 /// Compares a daemon with a layout now.
-pub(super) async fn assert(Call { app, ctx }: Call, Path(name): Path<LayoutName>, query: ListQuery) -> Reply {
+pub(super) async fn assert(call: Call, Path(name): Path<LayoutName>, query: ListQuery) -> Reply {
+    let Call { app, ctx } = &call;
     let form = query.form();
-    let version = version_of(&app, &ctx, &name, form).await?;
-    let places = Places::of(&app, &ctx).await?;
+    let version = version_of(&call, &name, form).await?;
+    let places = Places::of(&call).await?;
     let daemon = places.daemon(form.text("daemon"), version.layout.enforcement).cloned();
     let daemon = daemon.ok_or_else(|| ServiceError::NotFound {
         kind: "daemon",
         name: form.text("daemon").chars().take(80).collect(),
     })?;
     let target = places.target(&version, &daemon, form);
-    let assertion = app.service.assert_layout(&ctx, &name, &target).await?;
+    let assertion = app.service.assert_layout(ctx, &name, &target).await?;
     let title = format!("Layout {name} on {}", daemon.name);
-    let frame = Frame::of(&app.service, &ctx, Section::Layouts, &title).await;
+    let frame = call.frame(Section::Layouts, &title).await;
     Ok(page(StatusCode::OK, &AssertPage { frame, version, daemon, places, assertion }))
 }

@@ -15,7 +15,6 @@ use crate::domain::access::Right;
 use crate::domain::daemon::Mode;
 use crate::domain::layout::outlook::LayoutPlan;
 use crate::domain::layout::{Enforcement, Invalid, Layout, text};
-use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::pages::forms::{Form, FormErrors, Shape, SpecField};
 use crate::http::pages::frame::{Frame, Section};
@@ -23,7 +22,6 @@ use crate::http::pages::lists::ListQuery;
 use crate::http::pages::rendered;
 use crate::http::pages::spec_form::{self, FormSpec, REVISION, SpecDraft};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::layouts::{LayoutRequest, LayoutTarget, LayoutView};
 use crate::service::{ServiceError, WriteOptions};
 
@@ -56,13 +54,13 @@ struct EditorOutcome {
     plan: Option<Result<LayoutPlan, String>>,
 }
 
-pub(super) async fn new(Call { app, ctx }: Call, query: ListQuery) -> Result<Response, Problem> {
-    ctx.require(Right::Operate)?;
-    let (gpu_kinds, daemon) = (gpu_kind::all(&app, &ctx).await?, query.form().text("daemon"));
+pub(super) async fn new(call: Call, query: ListQuery) -> Result<Response, Problem> {
+    call.ctx.require(Right::Operate)?;
+    let (gpu_kinds, daemon) = (gpu_kind::all(&call).await?, query.form().text("daemon"));
     let mut form = Form::default();
     form.set("on", daemon);
     form.set("text", starting_text(choose(&gpu_kinds, daemon, None)));
-    Ok(rendered(&EditedLayout::page(&app, &ctx, SpecDraft::new(None, form)).await?))
+    Ok(rendered(&EditedLayout::page(&call, SpecDraft::new(None, form)).await?))
 }
 
 /// Writes a layout with two partitions that fit on a kind of GPU.
@@ -85,29 +83,29 @@ fn starting_text(gpu_kind: Option<&GpuKind>) -> String {
 
 /// Shows the form for the next version, which starts from the newest or from another one.
 pub(super) async fn edit(
-    Call { app, ctx }: Call,
+    call: Call,
     Path(name): Path<LayoutName>,
     query: ListQuery,
 ) -> Result<Response, Problem> {
-    ctx.require(Right::Operate)?;
-    let version = version_of(&app, &ctx, &name, query.form()).await?;
-    let mut form = EditedLayout::stored(&app, &ctx, &name).await?;
+    call.ctx.require(Right::Operate)?;
+    let version = version_of(&call, &name, query.form()).await?;
+    let mut form = EditedLayout::stored(&call, &name).await?;
     form.replace("text", text::write_layout(&version.layout));
     // A note is the reason for one version.
     form.remove("note");
     if query.form().ticked("daemon") {
         form.replace("on", query.form().text("daemon"));
     }
-    Ok(rendered(&EditedLayout::page(&app, &ctx, SpecDraft::new(Some(name), form)).await?))
+    Ok(rendered(&EditedLayout::page(&call, SpecDraft::new(Some(name), form)).await?))
 }
 
 /// The part beside the text, for a script that requests it as its user types.
-pub(super) async fn check(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
-    ctx.require(Right::Operate)?;
-    Ok(rendered(&outcome(&app, &ctx, &form, &gpu_kind::all(&app, &ctx).await?).await))
+pub(super) async fn check(call: Call, form: Form) -> Result<Response, Problem> {
+    call.ctx.require(Right::Operate)?;
+    Ok(rendered(&outcome(&call, &form, &gpu_kind::all(&call).await?).await))
 }
 
-async fn outcome(app: &AppState, ctx: &RequestContext, form: &Form, gpu_kinds: &[GpuKind]) -> EditorOutcome {
+async fn outcome(call: &Call, form: &Form, gpu_kinds: &[GpuKind]) -> EditorOutcome {
     let typed = form.typed("text");
     let read = text::read_layout(typed).map_err(|error| error.to_string());
     let read = read.and_then(|layout| match layout.check() {
@@ -122,18 +120,18 @@ async fn outcome(app: &AppState, ctx: &RequestContext, form: &Form, gpu_kinds: &
     let gpu_kind = choose(gpu_kinds, form.text("on"), layout.sku.as_deref());
     let preview = LayoutPreview::on(&layout, gpu_kind);
     let problems = placed(typed, invalid.iter().chain(&preview.too_many));
-    let plan = if problems.is_empty() { plan(app, ctx, form, gpu_kind, layout).await } else { None };
+    let plan = if problems.is_empty() { plan(call, form, gpu_kind, layout).await } else { None };
     EditorOutcome { problems, preview: Some(preview), plan }
 }
 
 /// Plans a layout for the daemon of a kind of GPU; fails with the reason for which there is no plan.
 async fn plan(
-    app: &AppState,
-    ctx: &RequestContext,
+    call: &Call,
     form: &Form,
     gpu_kind: Option<&GpuKind>,
     layout: Layout,
 ) -> Option<Result<LayoutPlan, String>> {
+    let Call { app, ctx } = call;
     let daemon = gpu_kind?.daemon.clone()?;
     // Counting chunks takes a CUDA client, which no one who only types asks for.
     if layout.enforcement == Enforcement::Percentage && !gpu_kind?.counted {
@@ -142,12 +140,12 @@ async fn plan(
         )));
     }
     let name = spec_form::name::<EditedLayout>(form).ok().or_else(|| LayoutName::parse("unnamed").ok())?;
-    let places = Places::of(app, ctx).await.ok()?;
+    let places = Places::of(call).await.ok()?;
     let view = places.daemon(daemon.as_str(), layout.enforcement)?;
     let gpu_map = gpu_map(&places.roles(&name, &layout, view, form));
     let target = LayoutTarget { daemon, version: None, gpu_map, layout: Some(layout) };
     let planned = app.service.plan_layout(ctx, &name, &target).await;
-    Some(planned.map_err(|error| FormErrors::of(Problem::of(error, &ctx.actor), &[]).whole().join("; ")))
+    Some(planned.map_err(|error| FormErrors::of(Problem::of(error, &ctx.actor), &[]).whole.join("; ")))
 }
 
 /// Describes errors with the lines and fields that they concern.
@@ -173,7 +171,7 @@ impl FormSpec for EditedLayout {
         ("note", Shape::Text, "Note"),
     ];
 
-    async fn stored(app: &AppState, ctx: &RequestContext, name: &LayoutName) -> Result<Form, ServiceError> {
+    async fn stored(Call { app, ctx }: &Call, name: &LayoutName) -> Result<Form, ServiceError> {
         let LayoutView { newest, daemons } = app.service.layout(ctx, name).await?;
         let mut form = Form::default();
         form.set("name", name.as_str());
@@ -184,13 +182,8 @@ impl FormSpec for EditedLayout {
         Ok(form)
     }
 
-    async fn write(
-        self,
-        app: &AppState,
-        ctx: &RequestContext,
-        name: LayoutName,
-        options: WriteOptions,
-    ) -> Result<(), ServiceError> {
+    async fn write(self, call: &Call, name: LayoutName, options: WriteOptions) -> Result<(), ServiceError> {
+        let Call { app, ctx } = call;
         let refused = |field: &str, why: String| Err(ServiceError::field(field, why));
         let layout = match text::read_layout(&self.text) {
             Ok(layout) => layout,
@@ -199,7 +192,7 @@ impl FormSpec for EditedLayout {
         if let Err(error) = layout.check() {
             return refused("/text", placed(&self.text, [&error]).concat());
         }
-        let too_large = gpu_kind::too_large(&layout, &gpu_kind::of_host(app, ctx).await?);
+        let too_large = gpu_kind::too_large(&layout, &gpu_kind::of_host(call).await?);
         // A layout without a product may be meant for other hosts.
         let is_allowed = layout.sku.is_none() && self.for_other_hosts;
         if !too_large.is_empty() && !is_allowed {
@@ -218,16 +211,12 @@ impl FormSpec for EditedLayout {
         })
     }
 
-    async fn page(
-        app: &AppState,
-        ctx: &RequestContext,
-        mut draft: SpecDraft<LayoutName>,
-    ) -> Result<impl Template, Problem> {
+    async fn page(call: &Call, mut draft: SpecDraft<LayoutName>) -> Result<impl Template, Problem> {
         let title =
             draft.edited.as_ref().map_or("New layout".to_owned(), |name| format!("Edit layout {name}"));
-        let frame = Frame::of(&app.service, ctx, Section::Layouts, &title).await;
-        let gpu_kinds = gpu_kind::all(app, ctx).await?;
-        let outcome = outcome(app, ctx, &draft.form, &gpu_kinds).await;
+        let frame = call.frame(Section::Layouts, &title).await;
+        let gpu_kinds = gpu_kind::all(call).await?;
+        let outcome = outcome(call, &draft.form, &gpu_kinds).await;
         if let Some(gpu_kind) = outcome.preview.as_ref().and_then(|preview| preview.gpu_kind.as_ref()) {
             draft.form.replace("on", gpu_kind.key());
         }

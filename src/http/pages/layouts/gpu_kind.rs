@@ -7,13 +7,11 @@ use crate::domain::daemon::Mode;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::{AddStep, Invalid, Layout, LayoutStep, Role};
 use crate::domain::{DaemonName, InvalidValue};
-use crate::http::AppState;
+use crate::http::extract::Call;
 use crate::http::pages::sm_map::SmMap;
 use crate::service::ServiceError;
-use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::host::GpuView;
-use crate::service::page::{MAX_LIMIT, Page};
 
 /// A kind of GPU on which a layout is previewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,10 +65,10 @@ impl GpuKind {
 }
 
 /// The kinds of all GPUs of this host.
-pub(super) async fn of_host(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuKind>, ServiceError> {
-    let daemons = app.service.daemons(ctx, &Page::first(MAX_LIMIT)).await?.items;
-    let gpus = app.service.gpu_views(ctx).await?;
-    let censuses = app.service.chunk_counts(ctx).await?;
+pub(super) async fn of_host(call: &Call) -> Result<Vec<GpuKind>, ServiceError> {
+    let daemons = call.daemons().await?;
+    let gpus = call.app.service.gpu_views(&call.ctx).await?;
+    let censuses = call.app.service.chunk_counts(&call.ctx).await?;
     let of = |gpu: &GpuView| {
         let daemon = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid));
         GpuKind::of(gpu, daemon, censuses.get(&gpu.uuid))
@@ -79,8 +77,8 @@ pub(super) async fn of_host(app: &AppState, ctx: &RequestContext) -> Result<Vec<
 }
 
 /// The kinds to choose from, static mode first: for each daemon that of its first GPU, or one if there is no daemon.
-pub(super) async fn all(app: &AppState, ctx: &RequestContext) -> Result<Vec<GpuKind>, ServiceError> {
-    let mut gpu_kinds = of_host(app, ctx).await?;
+pub(super) async fn all(call: &Call) -> Result<Vec<GpuKind>, ServiceError> {
+    let mut gpu_kinds = of_host(call).await?;
     if gpu_kinds.iter().any(|gpu_kind| gpu_kind.daemon.is_some()) {
         gpu_kinds.retain(|gpu_kind| gpu_kind.daemon.is_some());
     }

@@ -29,29 +29,30 @@ struct ImportPage<'a> {
     refused: FormErrors,
 }
 
-pub(super) async fn show(Call { app, ctx }: Call) -> Result<Response, Problem> {
-    ctx.require(Right::Operate)?;
-    let frame = Frame::of(&app.service, &ctx, Section::Layouts, TITLE).await;
+pub(super) async fn show(call: Call) -> Result<Response, Problem> {
+    call.ctx.require(Right::Operate)?;
+    let frame = call.frame(Section::Layouts, TITLE).await;
     Ok(rendered(&ImportPage { frame, form: &Form::default(), refused: FormErrors::default() }))
 }
 
-pub(super) async fn import(Call { app, ctx }: Call, form: Form) -> Result<Response, Problem> {
-    let imported = match renamed(&form) {
-        Ok(document) => {
-            let text = text::write(&document, LayoutFormat::Json);
-            app.service.import_layouts(&ctx, text, LayoutFormat::Json, WriteOptions::default()).await
-        }
-        Err(error) => Err(error),
+pub(super) async fn import(call: Call, form: Form) -> Result<Response, Problem> {
+    let Call { app, ctx } = &call;
+    let import = async {
+        let text = text::write(&renamed(&form)?, LayoutFormat::Json);
+        app.service.import_layouts(ctx, text, LayoutFormat::Json, WriteOptions::default()).await
     };
-    match imported.as_deref() {
-        Ok([one]) => Ok(Redirect::to(&format!("/layouts/{}", one.newest.name)).into_response()),
-        Ok(_) => Ok(Redirect::to("/layouts").into_response()),
+    match import.await {
+        Ok(imported) => Ok(Redirect::to(&match imported.as_slice() {
+            [one] => format!("/layouts/{}", one.newest.name),
+            _ => "/layouts".to_owned(),
+        })
+        .into_response()),
         Err(error @ (ServiceError::Invalid(_) | ServiceError::Conflict(_))) => {
-            let refused = FormErrors::of(Problem::of(error.clone(), &ctx.actor), &["text", "name"]);
-            let frame = Frame::of(&app.service, &ctx, Section::Layouts, TITLE).await;
+            let refused = FormErrors::of(Problem::of(error, &ctx.actor), &["text", "name"]);
+            let frame = call.frame(Section::Layouts, TITLE).await;
             Ok(page(StatusCode::UNPROCESSABLE_ENTITY, &ImportPage { frame, form: &form, refused }))
         }
-        Err(other) => Err(other.clone().into()),
+        Err(other) => Err(other.into()),
     }
 }
 

@@ -17,20 +17,18 @@ use serde::Deserialize;
 
 use self::editor::EditedLayout;
 use self::gpu_kind::{GpuKind, LayoutPreview, choose};
-use self::target::{Places, holders};
-use super::format::{self, Badge, Moment, Tone};
+use self::target::Places;
+use super::format::{Badge, Moment};
 use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
 use super::lists::{ListQuery, PageLinks, list_page};
 use super::routes::PageRoutes;
-use super::{refusal, rendered, spec_form, with_status};
+use super::{refusal, rendered, spec_form};
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::layout::{Layout, Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
-use crate::http::AppState;
 use crate::http::extract::{Call, Path, Query};
-use crate::http::problem::{Problem, Reply};
-use crate::service::access::context::RequestContext;
+use crate::http::problem::Reply;
 use crate::service::daemons::DaemonView;
 use crate::service::layouts::LayoutView;
 use crate::service::page::{MAX_LIMIT, Page};
@@ -79,8 +77,7 @@ impl LayoutDaemon {
         let version = active.version;
         let status = daemon.status.as_ref().and_then(|status| status.layout.as_ref());
         let of_this = status.filter(|status| status.name.as_ref() == Some(name));
-        let unknown = Badge { word: "not polled yet", tone: Tone::Busy };
-        let badge = of_this.map_or(unknown, |status| format::layout(status.state));
+        let badge = Badge::of(of_this.map_or("not_polled_yet", |status| status.state.as_str()));
         Some(Self { daemon, version, badge })
     }
 
@@ -89,10 +86,10 @@ impl LayoutDaemon {
     }
 }
 
-async fn list(Call { app, ctx }: Call, paging: ListQuery) -> Reply {
-    let found = async { app.service.layouts(&ctx, &paging.page()?).await }.await;
-    let page = paging.into_page(&app, &ctx, Section::Layouts, &[], found).await?;
-    let daemons = holders(&app, &ctx).await?;
+async fn list(call: Call, query: ListQuery) -> Reply {
+    let found = async { call.app.service.layouts(&call.ctx, &query.page()?).await };
+    let page = query.list(&call, Section::Layouts, &[], found).await?;
+    let daemons = call.daemons().await?;
     let row = |layout: LayoutView| {
         let holders = LayoutDaemon::all(&daemons, &layout.newest.name);
         ListRow { layout, holders }
@@ -120,38 +117,31 @@ impl LayoutPage {
     }
 }
 
-async fn show(Call { app, ctx }: Call, Path(name): Path<LayoutName>, paging: ListQuery) -> Reply {
-    let view = app.service.layout(&ctx, &name).await?;
-    layout_page(&app, &ctx, view, None, &paging).await
+async fn show(call: Call, Path(name): Path<LayoutName>, paging: ListQuery) -> Reply {
+    let Call { app, ctx } = &call;
+    let view = app.service.layout(ctx, &name).await?;
+    layout_page(&call, view, None, &paging).await
 }
 
-async fn version(
-    Call { app, ctx }: Call,
-    Path((name, version)): Path<(LayoutName, u32)>,
-    paging: ListQuery,
-) -> Reply {
-    let view = app.service.layout(&ctx, &name).await?;
-    let version = app.service.layout_version(&ctx, &VersionRef { name, version }).await?;
-    layout_page(&app, &ctx, view, Some(version), &paging).await
+async fn version(call: Call, Path((name, version)): Path<(LayoutName, u32)>, paging: ListQuery) -> Reply {
+    let Call { app, ctx } = &call;
+    let view = app.service.layout(ctx, &name).await?;
+    let version = app.service.layout_version(ctx, &VersionRef { name, version }).await?;
+    layout_page(&call, view, Some(version), &paging).await
 }
 
-async fn layout_page(
-    app: &AppState,
-    ctx: &RequestContext,
-    view: LayoutView,
-    version: Option<Version>,
-    paging: &ListQuery,
-) -> Reply {
+async fn layout_page(call: &Call, view: LayoutView, version: Option<Version>, paging: &ListQuery) -> Reply {
+    let Call { app, ctx } = call;
     let newest = view.newest;
     let name = newest.name.clone();
     let paged = app.service.layout_versions(ctx, &name, &paging.page()?).await?;
-    let places = Places::of(app, ctx).await?;
+    let places = Places::of(call).await?;
     let holders = LayoutDaemon::all(&places.daemons, &name);
     let number = newest.version;
     let version = version.unwrap_or(newest);
     let on = holders.first().map_or("", |holder| holder.daemon.name.as_str());
-    let preview = preview(&version.layout, on, &gpu_kind::all(app, ctx).await?);
-    let frame = Frame::of(&app.service, ctx, Section::Layouts, format!("Layout {name}")).await.live();
+    let preview = preview(&version.layout, on, &gpu_kind::all(call).await?);
+    let frame = call.frame(Section::Layouts, format!("Layout {name}")).await.live();
     let page_links = paging.page_links(paged.next_cursor.as_deref());
     let versions = paged.items;
     Ok(rendered(&LayoutPage {
@@ -193,23 +183,24 @@ pub(super) struct ComparedVersions {
 }
 
 async fn compare(
-    Call { app, ctx }: Call,
+    call: Call,
     Path(name): Path<LayoutName>,
     Query(compared): Query<ComparedVersions>,
 ) -> Reply {
-    let versions = app.service.layout_versions(&ctx, &name, &Page::first(MAX_LIMIT)).await?.items;
+    let Call { app, ctx } = &call;
+    let versions = app.service.layout_versions(ctx, &name, &Page::first(MAX_LIMIT)).await?.items;
     let numbers: Vec<u32> = versions.iter().map(|version| version.version).collect();
     let to = compared.to.or_else(|| numbers.first().copied()).unwrap_or(1);
     let before = || numbers.iter().copied().find(|number| *number < to).unwrap_or(to);
     let from = compared.from.unwrap_or_else(before);
     let version = |version| VersionRef { name: name.clone(), version };
-    let left = app.service.layout_version(&ctx, &version(from)).await?;
-    let right = app.service.layout_version(&ctx, &version(to)).await?;
+    let left = app.service.layout_version(ctx, &version(from)).await?;
+    let right = app.service.layout_version(ctx, &version(to)).await?;
     let lines = diff::lines(&left.layout, &right.layout);
-    let gpu_kinds = gpu_kind::all(&app, &ctx).await?;
+    let gpu_kinds = gpu_kind::all(&call).await?;
     let previews = [&left, &right].map(|version| preview(&version.layout, "", &gpu_kinds));
     let title = format!("Layout {name}: versions {from} and {to}");
-    let frame = Frame::of(&app.service, &ctx, Section::Layouts, &title).await;
+    let frame = call.frame(Section::Layouts, &title).await;
     Ok(rendered(&ComparePage { frame, left, right, lines, numbers, previews }))
 }
 
@@ -223,32 +214,25 @@ struct LayoutDeletePage {
 }
 
 /// Shows the layout that would be deleted, with the reason if it cannot be.
-async fn confirm(Call { app, ctx }: Call, Path(name): Path<LayoutName>) -> Reply {
-    let tried = app.service.delete_layout(&ctx, name.clone(), WriteOptions::rehearsal()).await;
-    let refused = tried.err().map(|error| refusal(&ctx, error, &[])).transpose()?;
-    delete_page(&app, &ctx, &name, refused).await
+async fn confirm(call: Call, Path(name): Path<LayoutName>) -> Reply {
+    let Call { app, ctx } = &call;
+    let tried = app.service.delete_layout(ctx, name.clone(), WriteOptions::rehearsal()).await;
+    let refused = tried.err().map(|error| refusal(ctx, error, &[])).transpose()?;
+    delete_page(&call, &name, refused.unwrap_or_default()).await
 }
 
-async fn delete_page(
-    app: &AppState,
-    ctx: &RequestContext,
-    name: &LayoutName,
-    refused: Option<(FormErrors, Problem)>,
-) -> Reply {
-    let LayoutView { newest, daemons } = app.service.layout(ctx, name).await?;
-    let frame = Frame::of(&app.service, ctx, Section::Layouts, format!("Delete layout {name}")).await;
-    let (refused, problem) = refused.unzip();
-    Ok(with_status(
-        &LayoutDeletePage { frame, newest, daemons, refused: refused.unwrap_or_default() },
-        problem,
-    ))
+async fn delete_page(call: &Call, name: &LayoutName, refused: FormErrors) -> Reply {
+    let LayoutView { newest, daemons } = call.app.service.layout(&call.ctx, name).await?;
+    let frame = call.frame(Section::Layouts, format!("Delete layout {name}")).await;
+    Ok(refused.shown(|refused| LayoutDeletePage { frame, newest, daemons, refused }))
 }
 
-async fn delete(Call { app, ctx }: Call, Path(name): Path<LayoutName>, form: Form) -> Reply {
+async fn delete(call: Call, Path(name): Path<LayoutName>, form: Form) -> Reply {
+    let Call { app, ctx } = &call;
     let version = form.text("version").parse::<i64>().ok();
     let options = WriteOptions { if_match: version.map(etag), ..WriteOptions::default() };
-    match app.service.delete_layout(&ctx, name.clone(), options).await {
+    match app.service.delete_layout(ctx, name.clone(), options).await {
         Ok(()) => Ok(Redirect::to("/layouts").into_response()),
-        Err(error) => delete_page(&app, &ctx, &name, Some(refusal(&ctx, error, &[])?)).await,
+        Err(error) => delete_page(&call, &name, refusal(ctx, error, &[])?).await,
     }
 }

@@ -12,14 +12,12 @@ use crate::domain::access::Right;
 use crate::domain::layout::document::{Document, Provenance};
 use crate::domain::layout::{Enforcement, Layout};
 use crate::domain::{DaemonName, LayoutName};
-use crate::http::AppState;
 use crate::http::extract::Call;
 use crate::http::pages::format::Moment;
 use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::page;
 use crate::http::problem::{Problem, Reply};
-use crate::service::access::context::RequestContext;
 use crate::service::layouts::replays::ReplayRequest;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::{FieldError, ServiceError, WriteOptions};
@@ -56,26 +54,26 @@ struct ReplayedLayout {
     document: Option<Document>,
 }
 
-pub(super) async fn ask(Call { app, ctx }: Call, RawQuery(query): RawQuery) -> Reply {
-    ctx.require(Right::Operate)?;
+pub(super) async fn ask(call: Call, RawQuery(query): RawQuery) -> Reply {
+    call.ctx.require(Right::Operate)?;
     let form = Form::parse(query.unwrap_or_default().as_bytes());
-    let places = Places::of(&app, &ctx).await?;
-    answer(&app, &ctx, &form, places, ReplayFormOutcome::default()).await
+    let places = Places::of(&call).await?;
+    answer(&call, &form, places, ReplayFormOutcome::default()).await
 }
 
-pub(super) async fn begin(Call { app, ctx }: Call, form: Form) -> Reply {
-    ctx.require(Right::Operate)?;
-    let places = Places::of(&app, &ctx).await?;
+pub(super) async fn begin(call: Call, form: Form) -> Reply {
+    call.ctx.require(Right::Operate)?;
+    let places = Places::of(&call).await?;
     let only_preview = form.text("do") != "start";
     let mut outcome = ReplayFormOutcome::default();
-    let tried = attempt(&app, &ctx, &form, &places, only_preview, &mut outcome).await;
+    let tried = attempt(&call, &form, &places, only_preview, &mut outcome).await;
     match tried {
         Ok(Some(replay)) => Ok(Redirect::to(&format!("/replays/{replay}")).into_response()),
-        Ok(None) => answer(&app, &ctx, &form, places, outcome).await,
+        Ok(None) => answer(&call, &form, places, outcome).await,
         Err(error) => {
             outcome.preview = None;
             outcome.error = Some(error);
-            answer(&app, &ctx, &form, places, outcome).await
+            answer(&call, &form, places, outcome).await
         }
     }
 }
@@ -89,14 +87,14 @@ struct ReplayFormOutcome {
 
 /// Starts the replay and returns its ID, or only previews it.
 async fn attempt(
-    app: &AppState,
-    ctx: &RequestContext,
+    call: &Call,
     form: &Form,
     places: &Places,
     only_preview: bool,
     outcome: &mut ReplayFormOutcome,
 ) -> Result<Option<uuid::Uuid>, ServiceError> {
-    let subject = source(app, ctx, form).await?;
+    let Call { app, ctx } = call;
+    let subject = source(call, form).await?;
     let daemon = places.daemon(form.text("daemon"), subject.layout.enforcement);
     let daemon = daemon.ok_or_else(|| ServiceError::field("/daemon", "choose the daemon to replay it on"))?;
     let roles = places.roles(&subject.name, &subject.layout, daemon, form);
@@ -140,12 +138,12 @@ async fn attempt(
     Ok(None)
 }
 
-async fn source(app: &AppState, ctx: &RequestContext, form: &Form) -> Result<ReplayedLayout, ServiceError> {
+async fn source(call: &Call, form: &Form) -> Result<ReplayedLayout, ServiceError> {
     if !is_document(form) {
         let name = form.text("layout");
         let name = LayoutName::parse(name)
             .map_err(|_| ServiceError::field("/layout", "choose a layout of this host"))?;
-        let layout = version_of(app, ctx, &name, form).await?.layout;
+        let layout = version_of(call, &name, form).await?.layout;
         return Ok(ReplayedLayout { name, layout, document: None });
     }
     let document = document(form)?;
@@ -161,13 +159,8 @@ async fn source(app: &AppState, ctx: &RequestContext, form: &Form) -> Result<Rep
     Ok(ReplayedLayout { name, layout, document: Some(document) })
 }
 
-async fn answer(
-    app: &AppState,
-    ctx: &RequestContext,
-    form: &Form,
-    places: Places,
-    outcome: ReplayFormOutcome,
-) -> Reply {
+async fn answer(call: &Call, form: &Form, places: Places, outcome: ReplayFormOutcome) -> Reply {
+    let Call { app, ctx } = call;
     let ReplayFormOutcome { roles, preview, error } = outcome;
     let layouts = app.service.layouts(ctx, &Page::first(MAX_LIMIT)).await?.items;
     let layouts = layouts.into_iter().map(|layout| layout.newest.name).collect();
@@ -179,7 +172,7 @@ async fn answer(
         Some(error) => (FormErrors::of(Problem::of(error, &ctx.actor), &FIELDS), Vec::new()),
         None => (FormErrors::default(), Vec::new()),
     };
-    let frame = Frame::of(&app.service, ctx, Section::Replays, "Replay a layout").await;
+    let frame = call.frame(Section::Replays, "Replay a layout").await;
     Ok(page(status, &ReplayingPage { frame, form, layouts, places, roles, preview, refused, fingerprint }))
 }
 

@@ -56,17 +56,13 @@ enum IdComparison {
 impl ReplayStepRow {
     fn badge(&self) -> Badge {
         match (self.compared, self.executed) {
-            (IdComparison::Same, _) => Badge { word: "same", tone: Tone::Good },
-            (IdComparison::Differs, _) if self.first => Badge { word: "first difference", tone: Tone::Bad },
-            (IdComparison::Differs, _) => Badge { word: "differs", tone: Tone::Bad },
-            (IdComparison::Nothing, true) if self.problem.is_some() => {
-                Badge { word: "failed", tone: Tone::Bad }
-            }
-            (IdComparison::Nothing, true) => Badge { word: "nothing to compare with", tone: Tone::Quiet },
-            (IdComparison::Nothing, false) if self.unrecorded => {
-                Badge { word: "not recorded", tone: Tone::Quiet }
-            }
-            (IdComparison::Nothing, false) => Badge { word: "not run", tone: Tone::Quiet },
+            (IdComparison::Same, _) => Badge::new("same", Tone::Good),
+            (IdComparison::Differs, _) if self.first => Badge::new("first difference", Tone::Bad),
+            (IdComparison::Differs, _) => Badge::of("differs"),
+            (IdComparison::Nothing, true) if self.problem.is_some() => Badge::of("failed"),
+            (IdComparison::Nothing, true) => Badge::new("nothing to compare with", Tone::Quiet),
+            (IdComparison::Nothing, false) if self.unrecorded => Badge::new("not recorded", Tone::Quiet),
+            (IdComparison::Nothing, false) => Badge::new("not run", Tone::Quiet),
         }
     }
 
@@ -162,14 +158,12 @@ fn shares(replay: &Replay) -> Vec<ReplayShareRow> {
 /// The result of a replay.
 fn verdict(replay: &Replay) -> Badge {
     match replay.verdict {
-        Verdict::Same if replay.lacks_steps() => {
-            Badge { word: "ended, its steps were not recorded", tone: Tone::Warn }
-        }
-        Verdict::Pending => Badge { word: "running", tone: Tone::Busy },
-        Verdict::Same => Badge { word: "same as recorded", tone: Tone::Good },
-        Verdict::First => Badge { word: "first of its kind", tone: Tone::Good },
-        Verdict::Differs => Badge { word: "differs", tone: Tone::Bad },
-        Verdict::Failed => Badge { word: "failed", tone: Tone::Bad },
+        Verdict::Same if replay.lacks_steps() => Badge::new("ended, its steps were not recorded", Tone::Warn),
+        Verdict::Pending => Badge::of("running"),
+        Verdict::Same => Badge::new("same as recorded", Tone::Good),
+        Verdict::First => Badge::new("first of its kind", Tone::Good),
+        Verdict::Differs => Badge::of("differs"),
+        Verdict::Failed => Badge::of("failed"),
     }
 }
 
@@ -192,18 +186,18 @@ impl ReplayPage {
     }
 }
 
-pub(super) async fn list(Call { app, ctx }: Call, paging: ListQuery) -> Reply {
-    let found = async { app.service.replays(&ctx, &paging.page()?).await }.await;
-    let page = paging.into_page(&app, &ctx, Section::Replays, &[], found).await?;
-    Ok(page.answer(|page| ReplaysPage { page }))
+pub(super) async fn list(call: Call, query: ListQuery) -> Reply {
+    let found = async { call.app.service.replays(&call.ctx, &query.page()?).await };
+    Ok(query.list(&call, Section::Replays, &[], found).await?.answer(|page| ReplaysPage { page }))
 }
 
-pub(super) async fn show(Call { app, ctx }: Call, Path(id): Path<Uuid>) -> Reply {
-    let replay = app.service.replay_record(&ctx, id).await?;
+pub(super) async fn show(call: Call, Path(id): Path<Uuid>) -> Reply {
+    let Call { app, ctx } = &call;
+    let replay = app.service.replay_record(ctx, id).await?;
     // The layout may have been deleted since; the record remains.
-    let version = app.service.layout_version(&ctx, &replay.version_ref()).await.ok();
+    let version = app.service.layout_version(ctx, &replay.version_ref()).await.ok();
     let (rows, others) = rows(&replay, version.as_ref().map(|version| version.layout.steps.as_slice()));
-    let frame = Frame::of(&app.service, &ctx, Section::Replays, format!("Replay of {}", replay.layout)).await;
+    let frame = call.frame(Section::Replays, format!("Replay of {}", replay.layout)).await;
     let frame = if replay.verdict == Verdict::Pending { frame.live() } else { frame };
     let shares = shares(&replay);
     Ok(rendered(&ReplayPage { frame, replay, rows, others, shares }))

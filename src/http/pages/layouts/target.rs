@@ -6,19 +6,18 @@ use crate::domain::daemon::Mode;
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::{Enforcement, Layout, Role, Version};
 use crate::domain::{GpuUuid, LayoutName};
-use crate::http::AppState;
+use crate::http::extract::Call;
 use crate::http::pages::forms::Form;
-use crate::http::pages::gpus::{GpuRow, called};
+use crate::http::pages::gpus::{GpuNames, GpuRow};
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::daemons::DaemonView;
 use crate::service::layouts::LayoutTarget;
-use crate::service::page::{MAX_LIMIT, Page};
 
 /// The daemons of this host, and their GPUs.
 pub(super) struct Places {
     pub(super) daemons: Vec<DaemonView>,
     gpus: Vec<GpuRow>,
+    names: GpuNames,
 }
 
 /// A role of the layout, and the GPUs that can take it.
@@ -35,9 +34,9 @@ pub(super) struct GpuChoice {
 }
 
 impl Places {
-    pub(super) async fn of(app: &AppState, ctx: &RequestContext) -> Result<Self, Problem> {
-        let gpus = GpuRow::all(app, ctx).await?;
-        Ok(Self { daemons: holders(app, ctx).await?, gpus })
+    pub(super) async fn of(call: &Call) -> Result<Self, Problem> {
+        let gpus = call.gpus().await?;
+        Ok(Self { daemons: call.daemons().await?, names: GpuNames::of(&gpus), gpus })
     }
 
     /// The named daemon, or the only one that can hold the layout.
@@ -56,7 +55,7 @@ impl Places {
 
     /// The display name of a GPU.
     pub(super) fn called(&self, gpu: &GpuUuid) -> String {
-        called(&self.gpus, gpu)
+        self.names.name(gpu)
     }
 
     /// A version of a layout on a daemon, on the GPUs that the form chooses.
@@ -111,9 +110,4 @@ pub(super) fn gpu_map(roles: &[RoleChoice]) -> BTreeMap<Role, GpuRef> {
         Some((choice.role, GpuRef(gpu.uuid.to_string())))
     };
     roles.iter().filter_map(chosen).collect()
-}
-
-/// All daemons.
-pub(super) async fn holders(app: &AppState, ctx: &RequestContext) -> Result<Vec<DaemonView>, Problem> {
-    Ok(app.service.daemons(ctx, &Page::first(MAX_LIMIT)).await?.items)
 }

@@ -6,14 +6,14 @@ use crate::domain::incident::IncidentKind;
 use crate::domain::layout::status::LayoutState;
 use crate::domain::listening::RENEWAL_MS;
 use crate::domain::maintenance::MaintenanceState;
-use crate::http::AppState;
+use crate::http::extract::Call;
 use crate::http::pages::banner::Banner;
 use crate::http::pages::daemons::DaemonSummary;
 use crate::http::pages::format::{Gauge, Moment, Tone};
 use crate::http::pages::frame::PageLink;
 use crate::http::pages::gpus::GpuRow;
+use crate::http::pages::settings::maintenance;
 use crate::http::problem::Problem;
-use crate::service::access::context::RequestContext;
 use crate::service::host::HostView;
 
 /// One thing that needs attention.
@@ -33,15 +33,15 @@ fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy
 
 /// Returns everything that needs attention now, worst first, except what the banner above shows as an incident.
 pub(super) async fn all(
-    app: &AppState,
-    ctx: &RequestContext,
+    call: &Call,
     daemons: &[DaemonSummary],
     gpus: &[GpuRow],
     banner: &Banner,
 ) -> Result<Vec<Attention>, Problem> {
+    let Call { app, ctx } = call;
     let mut found = Vec::new();
     let host = app.service.host(ctx).await?;
-    found.extend(of_host(&host, app.service.clock().unix_ms()));
+    found.extend(of_host(&host, call.now()));
     // While the manager waits for the driver, the GPUs are unknown, and are not reported as missing in addition.
     if host.read_only.is_some_and(|read_only| read_only.waiting_for_driver) {
         return Ok(found);
@@ -98,15 +98,8 @@ fn of_host(host: &HostView, now: i64) -> Vec<Attention> {
 }
 
 fn of_maintenance(state: MaintenanceState) -> Attention {
-    let why = match state {
-        MaintenanceState::Draining => "its daemons take no new clients, and wait for the connected ones",
-        MaintenanceState::Quitting => "its daemons are being stopped",
-        MaintenanceState::Active => {
-            "its daemons are stopped and the driver is not queried until maintenance ends"
-        }
-        MaintenanceState::Ending => "its daemons are being started again",
-    };
-    attention(Tone::Warn, "Maintenance", why, PageLink::new("/settings#maintenance", "Show maintenance"))
+    let place = PageLink::new("/settings#maintenance", "Show maintenance");
+    attention(Tone::Warn, "Maintenance", maintenance(state), place)
 }
 
 /// The conditions of a daemon; one that `rests` is stopped for maintenance, which is shown separately.
@@ -115,41 +108,28 @@ fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention
     let mut found = Vec::new();
     let place = |below: &str, label: &str| PageLink::new(format!("/daemons/{name}{below}"), label);
     let Some(status) = &row.daemon.status else {
+        let what = format!("Daemon {name} is not looked after");
         let why = "nothing is known of it and nothing is changed, until the manager looks after it again";
-        found.push(attention(
-            Tone::Bad,
-            format!("Daemon {name} is not looked after"),
-            why,
-            place("", "Show daemon"),
-        ));
-        return found;
+        return vec![attention(Tone::Bad, what, why, place("", "Show daemon"))];
     };
     let is_wanted = row.daemon.spec.desired_state == DesiredState::Running;
-    let expected = match status.phase {
-        Phase::Ready | Phase::Observed => true,
-        Phase::Stopped => !is_wanted || rests,
+    let died: &[IncidentKind] = &[IncidentKind::DaemonDied, IncidentKind::CrashLoop];
+    let (log, page) = (("/logs", "Read its log"), ("", "Show daemon"));
+    // A phase that is expected, the incidents that show it already, and what helps.
+    let (expected, covered, (below, remedy)) = match status.phase {
+        Phase::Ready | Phase::Observed => (true, &[][..], page),
+        Phase::Stopped => (!is_wanted || rests, &[][..], ("#actions", "Start it")),
         // The drifted settings listed below are why it is not ready.
-        Phase::Applying => status.drift.present,
-        _ => false,
-    };
-    let covered: &[IncidentKind] = match status.phase {
-        Phase::Wedged => &[IncidentKind::DaemonWedged],
-        Phase::Starting | Phase::BackOff | Phase::CrashLoop => {
-            &[IncidentKind::DaemonDied, IncidentKind::CrashLoop]
-        }
-        Phase::Blocked => &[IncidentKind::GpuMissing],
-        Phase::Applying => &[IncidentKind::NoServer],
-        _ => &[],
+        Phase::Applying => (status.drift.present, &[IncidentKind::NoServer][..], page),
+        Phase::Wedged => (false, &[IncidentKind::DaemonWedged][..], ("#actions", "Restart it")),
+        Phase::Starting => (false, died, page),
+        Phase::BackOff | Phase::CrashLoop => (false, died, log),
+        Phase::Blocked => (false, &[IncidentKind::GpuMissing][..], page),
+        Phase::Unknown | Phase::Stopping | Phase::Absent => (false, &[][..], page),
     };
     if !expected && !banner.covers(name, covered) {
-        let remedy = match status.phase {
-            Phase::CrashLoop | Phase::BackOff => place("/logs", "Read its log"),
-            Phase::Wedged => place("#actions", "Restart it"),
-            Phase::Stopped => place("#actions", "Start it"),
-            _ => place("", "Show daemon"),
-        };
-        let what = format!("Daemon {name}: {}", row.badge.word);
-        found.push(attention(row.badge.tone, what, why(status), remedy));
+        let what = format!("Daemon {name}: {}", row.badge.words());
+        found.push(attention(row.badge.tone, what, why(status), place(below, remedy)));
     }
     if !row.daemon.spec.schedulable {
         let why = "it takes no new processes; connected ones keep running";
@@ -162,30 +142,22 @@ fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention
         found.push(attention(Tone::Warn, what, last.join("; "), place("#drift", "Compare")));
     }
     if let Some(layout) = &status.layout {
-        let what = |word: &str| format!("The layout of daemon {name} {word}");
-        let found_here = match layout.state {
-            LayoutState::Drifted => {
-                let why = "someone else created or removed partitions after it was applied";
-                Some((Tone::Warn, what("has drifted"), why.to_owned()))
-            }
+        let drifted = "someone else created or removed partitions after it was applied";
+        let degraded = "changes were undone, but not everything is as before";
+        let failed = layout.failure.as_ref().map_or("", |failure| failure.message.as_str());
+        let problem = match layout.state {
+            LayoutState::Drifted => Some((Tone::Warn, "has drifted", drifted, IncidentKind::Drift)),
             LayoutState::Degraded => {
-                let why = "changes were undone, but not everything is as before";
-                Some((Tone::Warn, what("is degraded"), why.to_owned()))
+                Some((Tone::Warn, "is degraded", degraded, IncidentKind::LayoutDegraded))
             }
-            LayoutState::Failed => {
-                let why = layout.failure.as_ref().map(|failure| failure.message.clone());
-                Some((Tone::Bad, what("is not applied"), why.unwrap_or_default()))
-            }
+            LayoutState::Failed => Some((Tone::Bad, "is not applied", failed, IncidentKind::LayoutIdsDiffer)),
             LayoutState::Pending | LayoutState::Applying | LayoutState::Applied => None,
         };
-        let see = || place("#layout", "Show layout");
-        let covered = match layout.state {
-            LayoutState::Drifted => IncidentKind::Drift,
-            LayoutState::Degraded => IncidentKind::LayoutDegraded,
-            _ => IncidentKind::LayoutIdsDiffer,
-        };
-        let found_here = found_here.filter(|_| !banner.covers(name, &[covered]));
-        found.extend(found_here.map(|(tone, what, why)| attention(tone, what, why, see())));
+        let problem = problem.filter(|(.., covered)| !banner.covers(name, &[*covered]));
+        found.extend(problem.map(|(tone, word, why, _)| {
+            let what = format!("The layout of daemon {name} {word}");
+            attention(tone, what, why, place("#layout", "Show layout"))
+        }));
     }
     let waiting: usize = status.queue.iter().map(|queue| queue.waiting.len()).sum();
     if waiting > 0 {

@@ -11,7 +11,7 @@ use super::banner::Banner;
 use super::daemons::{DaemonSummary, daemon_rows};
 use super::format::Tone;
 use super::frame::{Frame, Section};
-use super::gpus::GpuRow;
+use super::gpus::{self, GpuNames, GpuRow};
 use super::operations::{OperationSummary, under_way};
 use super::rendered;
 use crate::domain::count::counted;
@@ -20,7 +20,6 @@ use crate::domain::incident::IncidentFilter;
 use crate::domain::shares;
 use crate::http::extract::Call;
 use crate::http::problem::Reply;
-use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::TenantFilter;
 
@@ -36,6 +35,7 @@ struct OverviewPage {
     under_way: Vec<OperationSummary>,
     daemons: Vec<DaemonSummary>,
     gpus: Vec<GpuRow>,
+    names: GpuNames,
     events: Vec<Event>,
 }
 
@@ -76,31 +76,25 @@ impl OverviewPage {
         let clients = shares::capacity(self.daemons.iter().map(|row| &row.daemon.spec));
         clients.map(|clients| counted(clients, "client"))
     }
-
-    /// GPUs without a daemon, where a new operator begins.
-    fn unheld(&self) -> impl Iterator<Item = &GpuRow> {
-        self.gpus.iter().filter(|row| row.gpu.daemon.is_none() && row.gpu.mig_enabled != Some(true))
-    }
 }
 
-pub(super) async fn show(Call { app, ctx }: Call) -> Reply {
+pub(super) async fn show(call: Call) -> Reply {
+    let Call { app, ctx } = &call;
     if let Some(own) = ctx.actor.scope() {
         return Ok(Redirect::to(&format!("/tenants/{own}")).into_response());
     }
-    let page = Page::first(MAX_LIMIT);
-    let service = &app.service;
-    let gpus = GpuRow::all(&app, &ctx).await?;
-    let daemons = daemon_rows(&app, &ctx, &gpus, &page).await?;
+    let (gpus, daemons) = (call.gpus().await?, daemon_rows(&call).await?);
     let filter = EventFilter { types: relevant_types(), ..EventFilter::default() };
-    let events = service.events(&ctx, filter, Order::NewestFirst, &Page::first(EVENTS)).await?.items;
-    let banner = Banner::of(&app, &ctx, IncidentFilter::default()).await?;
-    let mut attention = attention::all(&app, &ctx, &daemons, &gpus, &banner).await?;
-    let tenants = service.tenants(&ctx, &TenantFilter::default(), &page).await?.items;
+    let events = call.newest_events(filter, EVENTS).await?;
+    let banner = Banner::of(&call, IncidentFilter::default()).await?;
+    let mut attention = attention::all(&call, &daemons, &gpus, &banner).await?;
+    let tenants = app.service.tenants(ctx, &TenantFilter::default(), &Page::first(MAX_LIMIT)).await?.items;
     attention.extend(tenants::of_tenants(&daemons, &tenants));
     attention.sort_by_key(|one| one.tone);
-    let under_way = under_way(&app, &ctx, None).await?;
-    let frame = Frame::of(service, &ctx, Section::Overview, "Overview").await.live();
-    Ok(rendered(&OverviewPage { frame, banner, attention, under_way, daemons, gpus, events }))
+    let under_way = under_way(&call, None).await?;
+    let frame = call.frame(Section::Overview, "Overview").await.live();
+    let names = GpuNames::of(&gpus);
+    Ok(rendered(&OverviewPage { frame, banner, attention, under_way, daemons, gpus, names, events }))
 }
 
 /// Event types that matter to an operator: readers, and what always follows from another event, would push out the relevant

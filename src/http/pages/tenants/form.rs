@@ -2,7 +2,6 @@
 
 use askama::Template;
 
-use super::super::daemons::daemon_names;
 use super::super::forms::{FieldDifference, Form, FormErrors, Shape, SpecField};
 use super::super::frame::{Frame, Section};
 use super::super::gpus::{GpuRow, name_gpus_by_index};
@@ -16,10 +15,8 @@ use crate::domain::gpu::GpuRef;
 use crate::domain::prediction::Prediction;
 use crate::domain::tenant::TenantSpec;
 use crate::domain::{DaemonName, TenantName, rfc3339};
-use crate::http::AppState;
 use crate::http::extract::{Call, Query};
 use crate::http::problem::{Problem, Reply};
-use crate::service::access::context::RequestContext;
 use crate::service::{FieldError, ServiceError, WriteOptions};
 
 /// The ways to state a share of the SMs.
@@ -68,56 +65,50 @@ pub(super) struct NewTenantQuery {
     daemon: String,
 }
 
-pub(super) async fn new(Call { app, ctx }: Call, Query(chosen): Query<NewTenantQuery>) -> Reply {
-    ctx.require(Right::Administer)?;
+pub(super) async fn new(call: Call, Query(chosen): Query<NewTenantQuery>) -> Reply {
+    call.ctx.require(Right::Administer)?;
     let mut form = Form::default();
     form.set("uid", "0");
     form.set("daemon", chosen.daemon);
-    let mut page = form_page(&app, &ctx, SpecDraft::new(None, form)).await?;
+    let mut page = form_page(&call, SpecDraft::new(None, form)).await?;
     page.outcome.is_untouched = true;
     Ok(rendered(&page))
 }
 
 /// The prediction beside the form, for a script that requests it as its user types.
-pub(super) async fn predict(Call { app, ctx }: Call, form: Form) -> Reply {
-    ctx.require(Right::Administer)?;
-    let outcome = outcome(&app, &ctx, &form, form.text(REVISION).is_empty()).await?;
+pub(super) async fn predict(call: Call, form: Form) -> Reply {
+    call.ctx.require(Right::Administer)?;
+    let outcome = outcome(&call, &form, form.text(REVISION).is_empty()).await?;
     Ok(rendered(&PredictionPart { outcome }))
 }
 
 async fn form_page(
-    app: &AppState,
-    ctx: &RequestContext,
+    call: &Call,
     SpecDraft { edited, mut form, refused, conflict }: SpecDraft<TenantName>,
 ) -> Result<TenantFormPage, Problem> {
     let title = match &edited {
         Some(name) => format!("Edit {name}"),
         None => "New tenant".to_owned(),
     };
-    let frame = Frame::of(&app.service, ctx, Section::Tenants, &title).await;
-    let daemons = daemon_names(app, ctx).await?;
+    let frame = call.frame(Section::Tenants, &title).await;
+    let daemons = call.daemon_names().await?;
     if form.text("daemon").is_empty()
         && let Some(first) = daemons.first()
     {
         form.replace("daemon", first.as_str());
     }
     let held = |row: &GpuRow| row.gpu.daemon.is_some();
-    let gpus = GpuRow::all(app, ctx).await?.into_iter().filter(held).collect();
-    let outcome = outcome(app, ctx, &form, edited.is_none()).await?;
-    let in_two_days =
-        rfc3339::format(ctx.clock.unix_ms() / 60_000 * 60_000 + 172_800_000).replace(".000", "");
+    let gpus = call.gpus().await?.into_iter().filter(held).collect();
+    let outcome = outcome(call, &form, edited.is_none()).await?;
+    let in_two_days = rfc3339::format(call.now() / 60_000 * 60_000 + 172_800_000).replace(".000", "");
     Ok(TenantFormPage { frame, edited, form, refused, conflict, daemons, gpus, in_two_days, outcome })
 }
 
 /// The prediction for a form, or its errors.
-async fn outcome(
-    app: &AppState,
-    ctx: &RequestContext,
-    form: &Form,
-    is_new: bool,
-) -> Result<PredictionView, Problem> {
+async fn outcome(call: &Call, form: &Form, is_new: bool) -> Result<PredictionView, Problem> {
+    let Call { app, ctx } = call;
     let name = spec_form::name::<TenantSpec<GpuRef>>(form).ok();
-    let predicted = match spec_form::read(form, ctx.clock.unix_ms()) {
+    let predicted = match spec_form::read(form, call.now()) {
         Ok(spec) => app.service.predict_tenant(ctx, name.as_ref(), is_new, spec).await,
         Err(error) => Err(error),
     };
@@ -127,7 +118,7 @@ async fn outcome(
             let refusals = refusals.map(|refusal| (label(refusal.field).to_owned(), refusal.detail.clone()));
             Ok(PredictionView {
                 refusals: refusals.collect(),
-                unplaced: unplaced(app, ctx, form, name.as_ref(), &prediction).await,
+                unplaced: unplaced(call, form, name.as_ref(), &prediction).await,
                 prediction: Some(prediction),
                 is_untouched: false,
             })
@@ -145,8 +136,7 @@ async fn outcome(
 
 /// Returns the reason for which no process of the tenant could start in static mode: a GPU on which no partition is bound to it.
 async fn unplaced(
-    app: &AppState,
-    ctx: &RequestContext,
+    Call { app, ctx }: &Call,
     form: &Form,
     name: Option<&TenantName>,
     prediction: &Prediction,
@@ -205,10 +195,11 @@ impl FormSpec for TenantSpec<GpuRef> {
         Some(FieldError { pointer: format!("/{field}"), detail })
     }
 
-    async fn stored(app: &AppState, ctx: &RequestContext, name: &TenantName) -> Result<Form, ServiceError> {
+    async fn stored(call: &Call, name: &TenantName) -> Result<Form, ServiceError> {
+        let Call { app, ctx } = call;
         let tenant = app.service.tenant(ctx, name, false).await?;
         let mut form = Form::of(&tenant.spec, Self::FIELDS)?;
-        name_gpus_by_index(app, ctx, &mut form, "device_memory_limit").await?;
+        name_gpus_by_index(call, &mut form, "device_memory_limit").await?;
         let share = SHARES.iter().find(|(_, field)| form.ticked(field)).map_or("default", |(share, _)| share);
         form.set("share", share);
         form.set("name", name.as_str());
@@ -218,19 +209,14 @@ impl FormSpec for TenantSpec<GpuRef> {
 
     async fn write(
         self,
-        app: &AppState,
-        ctx: &RequestContext,
+        Call { app, ctx }: &Call,
         name: TenantName,
         options: WriteOptions,
     ) -> Result<(), ServiceError> {
         app.service.put_tenant(ctx, name, self, options).await.map(drop)
     }
 
-    async fn page(
-        app: &AppState,
-        ctx: &RequestContext,
-        draft: SpecDraft<TenantName>,
-    ) -> Result<impl Template, Problem> {
-        form_page(app, ctx, draft).await
+    async fn page(call: &Call, draft: SpecDraft<TenantName>) -> Result<impl Template, Problem> {
+        form_page(call, draft).await
     }
 }

@@ -7,18 +7,10 @@ use super::super::frame::{Frame, Section};
 use super::super::rendered;
 use crate::domain::TenantName;
 use crate::domain::access::Right;
-use crate::domain::client::{ClientId, LeaseKind};
+use crate::domain::client::ClientId;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::Reply;
 use crate::service::tenants::leases::HeldLease;
-
-/// Returns the kind of a lease in a word or two.
-pub(in crate::http::pages) fn kind(kind: LeaseKind) -> &'static str {
-    match kind {
-        LeaseKind::Own => "its own",
-        LeaseKind::Recorded => "recorded",
-    }
-}
 
 #[derive(Template)]
 #[template(path = "lease_revoke.html")]
@@ -28,14 +20,12 @@ struct LeaseRevokePage {
     lease: HeldLease,
 }
 
-pub(super) async fn confirm_revoke(
-    Call { app, ctx }: Call,
-    Path((tenant, id)): Path<(TenantName, ClientId)>,
-) -> Reply {
+pub(super) async fn confirm_revoke(call: Call, Path((tenant, id)): Path<(TenantName, ClientId)>) -> Reply {
+    let Call { app, ctx } = &call;
     ctx.require(Right::UseTenant(&tenant))?;
-    let lease = app.service.held_lease(&ctx, &tenant, id).await?;
+    let lease = app.service.held_lease(ctx, &tenant, id).await?;
     let title = format!("Revoke the lease of process {}", id.pid);
-    let frame = Frame::of(&app.service, &ctx, Section::Tenants, &title).await;
+    let frame = call.frame(Section::Tenants, &title).await;
     Ok(rendered(&LeaseRevokePage { frame, tenant, lease }))
 }
 

@@ -1,6 +1,6 @@
 //! Prediction of a tenant's resources, shown beside its form.
 
-use super::super::format::Amount;
+use super::super::format::{Amount, or};
 use crate::domain::count::counted;
 use crate::domain::daemon::Mode;
 use crate::domain::layout::status::PartitionStatus;
@@ -92,8 +92,5 @@ impl OutlookRow<'_> {
 
 /// An amount of memory, where it is known.
 fn words(bytes: Option<u64>) -> String {
-    bytes.map_or_else(
-        || "memory that the driver does not report".to_owned(),
-        |bytes| Amount(bytes).to_string(),
-    )
+    or("memory that the driver does not report", bytes.map(Amount))
 }

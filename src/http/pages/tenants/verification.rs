@@ -2,13 +2,14 @@
 
 use axum::response::{IntoResponse as _, Redirect};
 
+use crate::domain::TenantName;
 use crate::domain::verification::{SettingComparison, SettingValue, Verification, VerifiedSetting};
-use crate::domain::{GpuUuid, TenantName};
 use crate::http::extract::{Call, Path};
-use crate::http::pages::format::{self, Badge, or_dash};
-use crate::http::pages::gpus::name_of;
+use crate::http::pages::format::{Badge, or_dash};
+use crate::http::pages::gpus::GpuNames;
 use crate::http::problem::Reply;
 use crate::service::WriteOptions;
+use crate::service::tenants::TenantView;
 
 /// A setting in one line.
 pub(super) struct VerifiedSettingRow {
@@ -20,16 +21,20 @@ pub(super) struct VerifiedSettingRow {
     pub(super) remedy: Option<String>,
 }
 
-/// Returns the compared settings; `gpus` are the tenant's, each with its display name.
-pub(super) fn rows(verification: &Verification, gpus: &[(GpuUuid, String)]) -> Vec<VerifiedSettingRow> {
+/// Returns the compared settings, with the GPU where the tenant has several.
+pub(super) fn rows(
+    verification: &Verification,
+    tenant: &TenantView,
+    gpus: &GpuNames,
+) -> Vec<VerifiedSettingRow> {
     let comparisons = verification.last.iter().flat_map(|last| &last.comparisons);
-    comparisons.map(|one| VerifiedSettingRow::of(one, gpus)).collect()
+    let has_several = tenant.status.gpus.len() > 1;
+    comparisons.map(|one| VerifiedSettingRow::of(one, has_several, gpus)).collect()
 }
 
 impl VerifiedSettingRow {
-    fn of(one: &SettingComparison, gpus: &[(GpuUuid, String)]) -> Self {
-        let called = |uuid: &GpuUuid| name_of(gpus, uuid);
-        let shown = |value: &SettingValue| value.words(one.setting, called);
+    fn of(one: &SettingComparison, has_several: bool, gpus: &GpuNames) -> Self {
+        let shown = |value: &SettingValue| value.words(one.setting, |gpu| gpus.name(gpu));
         let name = match one.setting {
             VerifiedSetting::Mps => "Client of MPS",
             VerifiedSetting::Gpus => "GPUs",
@@ -44,14 +49,14 @@ impl VerifiedSettingRow {
             _ => "",
         };
         let name = match &one.gpu {
-            Some(gpu) if gpus.len() > 1 => format!("{name}, {}", called(gpu)),
+            Some(gpu) if has_several => format!("{name}, {}", gpus.name(gpu)),
             _ => name.to_owned(),
         };
         Self {
             name,
             expected: or_dash(one.expected.as_ref().map(|value| format!("{about}{}", shown(value)))),
             seen: or_dash(one.seen.as_ref().map(shown)),
-            badge: format::verdict(one.verdict),
+            badge: Badge::of(one.verdict.as_str()),
             reason: one.reason.clone(),
             remedy: one.remedy.clone(),
         }
