@@ -50,6 +50,11 @@ impl LayoutStatus {
         Some(VersionRef { name: self.name.clone()?, version: self.version? })
     }
 
+    /// Returns the number of its partitions that exist.
+    pub fn made(&self) -> usize {
+        self.partitions.iter().filter(|one| one.id.is_some()).count()
+    }
+
     /// Returns true if the layout is in force, or will not be before long without a change.
     pub fn is_decided(&self) -> bool {
         !matches!(self.state, LayoutState::Pending | LayoutState::Applying)

@@ -1,6 +1,6 @@
 //! The banner above a page: incidents that concern what it shows, in the words that everything else uses for them.
 
-use super::format::{Badge, Lasting, Moment, Tone};
+use super::format::{Badge, Tone};
 use crate::domain::event::Severity;
 use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
 use crate::domain::{DaemonName, GpuUuid};
@@ -31,16 +31,6 @@ impl IncidentRow {
     /// Its state.
     pub(super) fn badge(&self) -> Badge {
         Badge::new(incident_state(self.incident.state), self.tone)
-    }
-
-    pub(super) fn lasted(&self) -> Option<Lasting> {
-        self.incident.time_to_recovery_ms.map(Lasting)
-    }
-
-    /// Returns the time of its acknowledgement, and the actor.
-    pub(super) fn acknowledged(&self) -> Option<(Moment, &str)> {
-        let acknowledged = self.incident.acknowledged.as_ref()?;
-        Some((Moment(acknowledged.at), acknowledged.by.as_deref().unwrap_or("an operator")))
     }
 }
 

@@ -8,7 +8,7 @@ use axum::routing::get;
 use super::format::Amount;
 use super::forms::{Form, Shape, rehearsal_refusal};
 use super::frame::{Frame, Section};
-use super::gpus::GpuNames;
+use super::gpus::GpuDisplayNames;
 use super::lists::{ListQuery, list_page};
 use super::{followed, rendered, with_status};
 use crate::domain::access::Role;
@@ -60,7 +60,7 @@ struct ClientPage {
     /// Its present state; `None` once it is gone.
     client: Option<ClientView>,
     of_host: bool,
-    gpus: GpuNames,
+    gpus: GpuDisplayNames,
     /// Last known data of a client that is gone, with the incident in which it lost its work.
     gone: Option<AffectedClient>,
     incident: Option<i64>,
@@ -90,7 +90,7 @@ async fn show(call: Call, Path(id): Path<ClientId>) -> Reply {
     }
     let frame = call.frame(Section::Clients, format!("Client {}", id.pid)).await.live();
     let of_host = frame.may(Role::Viewer);
-    let gpus = if of_host { call.gpu_names().await } else { GpuNames::default() };
+    let gpus = if of_host { call.gpu_names().await } else { GpuDisplayNames::default() };
     Ok(rendered(&ClientPage { frame, id, client, of_host, gpus, gone, incident, events }))
 }
 

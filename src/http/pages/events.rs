@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::format::Moment;
 use super::frame::{Frame, Section};
-use super::gpus::GpuNames;
+use super::gpus::GpuDisplayNames;
 use super::lists::{ListQuery, ROWS, list_page};
 use super::rendered;
 use crate::domain::access::Role;
@@ -51,8 +51,7 @@ impl EventsPage {
 struct EventPage {
     frame: Frame,
     event: Event,
-    gpus: GpuNames,
-    caused_by: String,
+    gpus: GpuDisplayNames,
     /// The incident that it belongs to.
     incident: Option<i64>,
     details: Vec<(String, String)>,
@@ -104,23 +103,10 @@ async fn show(call: Call, Path(id): Path<i64>) -> Reply {
     let caused = EventFilter { cause: Some(id), ..EventFilter::default() };
     let related = app.service.events(ctx, caused, Order::OldestFirst, &Page::first(ROWS)).await?.items;
     let details = serde_json::to_value(&event.details).unwrap_or_default();
-    let caused_by = match &event.cause {
-        EventCause::Actor { subject } => subject.clone(),
-        EventCause::Event { id } => format!("event {id}"),
-        EventCause::Mps => "MPS itself".to_owned(),
-        EventCause::Client => "the client itself".to_owned(),
-        EventCause::Outsider { command: Some(command) } => {
-            format!("someone else with access to the daemon; control.log has: {command}")
-        }
-        EventCause::Outsider { command: None } => "someone else with access to the daemon".to_owned(),
-        EventCause::Manager => "the manager".to_owned(),
-        EventCause::Host => "the host: its hardware, its driver, its boot".to_owned(),
-    };
     Ok(rendered(&EventPage {
         frame,
         incident: incident_of(&call, &event).await?,
         gpus: call.gpu_names().await,
-        caused_by,
         details: detail_lines(&details, &event.subject),
         related,
         event,

@@ -5,7 +5,7 @@
 
 use askama::Template;
 use axum::extract::Request;
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{HeaderMap, Uri, header};
 use axum::response::Response;
 
 use super::frame::{Frame, Outside, Section};
@@ -27,7 +27,6 @@ struct ProblemPage<'a> {
     what: &'a str,
     detail: &'a str,
     fields: &'a [FieldError],
-    remedy: &'a str,
 }
 
 #[derive(Template)]
@@ -37,7 +36,6 @@ struct OutsidePage<'a> {
     status: u16,
     what: &'a str,
     detail: &'a str,
-    remedy: &'a str,
 }
 
 /// A person who reads the response, as far as the request shows.
@@ -101,17 +99,17 @@ async fn as_page(
         (what, detail)
     };
     let fields = extensions.get::<FieldErrors>().map_or(&[][..], |fields| &fields.0);
-    let (status, remedy) = (parts.status.as_u16(), remedy(parts.status));
+    let status = parts.status.as_u16();
     let page = match auth::session(app, peer, headers) {
         Some((admission, _)) => {
             let ctx = RequestContext::new(admission.actor, app.service.clock(), None);
             let call = Call { app: app.clone(), ctx };
             let frame = call.frame(Section::Elsewhere, what).await;
-            page(parts.status, &ProblemPage { frame, status, what, detail, fields, remedy })
+            page(parts.status, &ProblemPage { frame, status, what, detail, fields })
         }
         None => {
             let outside = Outside::of(&app.service).await;
-            page(parts.status, &OutsidePage { outside, status, what, detail, remedy })
+            page(parts.status, &OutsidePage { outside, status, what, detail })
         }
     };
     let (page, body) = page.into_parts();
@@ -121,20 +119,4 @@ async fn as_page(
     }
     parts.headers.extend(page.headers);
     Response::from_parts(parts, body)
-}
-
-/// Returns advice on a kind of refusal, in addition to its detail.
-fn remedy(status: StatusCode) -> &'static str {
-    match status {
-        StatusCode::NOT_FOUND => "It may have been deleted, or the address mistyped.",
-        StatusCode::FORBIDDEN => "An admin of this host can give you a token with that role.",
-        StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED | StatusCode::UNPROCESSABLE_ENTITY => {
-            "Nothing was changed. Go back, correct it, and send it again."
-        }
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-            "Try again in a moment."
-        }
-        status if status.is_server_error() => "The manager's log has the details.",
-        _ => "",
-    }
 }

@@ -294,6 +294,7 @@ impl Gauge {
 
     /// The length of an amount on the bar, in percent.
     #[allow(clippy::cast_precision_loss, reason = "a place on a bar")]
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as templates call it")]
     pub(super) fn share(&self, of: &Amount) -> f64 {
         let longest = self.total.0.max(self.limits.0).max(self.used.0).max(1) as f64;
         (of.0 as f64 / longest * 10_000.0).round() / 100.0

@@ -46,6 +46,18 @@ pub(super) fn rehearsal_refusal<T>(
     }
 }
 
+/// The errors of a refused form; a missing right or resource has a page of its own.
+pub(super) fn refusal(
+    ctx: &RequestContext,
+    error: ServiceError,
+    fields: &[&str],
+) -> Result<FormErrors, Problem> {
+    if matches!(error, ServiceError::Forbidden(_) | ServiceError::NotFound { .. }) {
+        return Err(error.into());
+    }
+    Ok(FormErrors::of(Problem::of(error, &ctx.actor), fields))
+}
+
 /// The submitted fields, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Form(Vec<(String, String)>);
@@ -380,7 +392,7 @@ pub(super) struct FormErrors {
     pub(super) by_field: Vec<WrongField>,
     pub(super) whole: Vec<String>,
     /// The problem that the response has; `None` if there are no errors.
-    problem: Option<Problem>,
+    problem: Option<Box<Problem>>,
 }
 
 /// A wrong field: the ID of its element, which is its name, its label, and the error.
@@ -395,7 +407,7 @@ impl FormErrors {
     /// Splits an error by the fields of the form; the rest applies to the form as a whole.
     pub(super) fn of(problem: impl Into<Problem>, fields: &[&str]) -> Self {
         let problem = problem.into();
-        let mut refused = Self { problem: Some(problem.clone()), ..Self::default() };
+        let mut refused = Self { problem: Some(Box::new(problem.clone())), ..Self::default() };
         if problem.errors.is_empty() {
             refused.whole.push(problem.detail);
             return refused;
@@ -431,7 +443,7 @@ impl FormErrors {
     /// The page that shows the form with its errors; it has the status of the problem, and is recorded as refused.
     pub(super) fn shown<P: Template>(mut self, page: impl FnOnce(Self) -> P) -> Response {
         let problem = self.problem.take();
-        with_status(&page(self), problem)
+        with_status(&page(self), problem.map(|problem| *problem))
     }
 
     /// Errors with the labels of the form's fields, where these are not their names.

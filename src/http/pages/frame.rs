@@ -33,37 +33,22 @@ impl Section {
     }
 }
 
-/// Users who see the link to a section.
-#[derive(Clone, Copy)]
-enum Visibility {
-    All,
-    /// Users with at least this role on the host.
-    Host(Role),
-}
-
-/// The sections in menu order.
-const SECTIONS: [(Section, &str, &str, Visibility); 13] = [
-    (Section::Overview, "/", "Overview", Visibility::All),
-    (Section::Gpus, "/gpus", "GPUs", Visibility::Host(Role::Viewer)),
-    (Section::Daemons, "/daemons", "Daemons", Visibility::Host(Role::Viewer)),
-    (Section::Tenants, "/tenants", "Tenants", Visibility::All),
-    (Section::Clients, "/clients", "Clients", Visibility::All),
-    (Section::Layouts, "/layouts", "Layouts", Visibility::Host(Role::Viewer)),
-    (Section::Replays, "/replays", "Replays", Visibility::Host(Role::Viewer)),
-    (Section::Operations, "/operations", "Operations", Visibility::All),
-    (Section::Incidents, "/incidents", "Incidents", Visibility::All),
-    (Section::Events, "/events", "Events", Visibility::All),
-    (Section::Audit, "/audit", "Audit", Visibility::Host(Role::Admin)),
-    (Section::Tokens, "/tokens", "Tokens", Visibility::Host(Role::Admin)),
-    (Section::Settings, "/settings", "Settings", Visibility::All),
+/// The sections in menu order, each with the role on the host that its link takes; `None` is for all users.
+const SECTIONS: [(Section, &str, &str, Option<Role>); 13] = [
+    (Section::Overview, "/", "Overview", None),
+    (Section::Gpus, "/gpus", "GPUs", Some(Role::Viewer)),
+    (Section::Daemons, "/daemons", "Daemons", Some(Role::Viewer)),
+    (Section::Tenants, "/tenants", "Tenants", None),
+    (Section::Clients, "/clients", "Clients", None),
+    (Section::Layouts, "/layouts", "Layouts", Some(Role::Viewer)),
+    (Section::Replays, "/replays", "Replays", Some(Role::Viewer)),
+    (Section::Operations, "/operations", "Operations", None),
+    (Section::Incidents, "/incidents", "Incidents", None),
+    (Section::Events, "/events", "Events", None),
+    (Section::Audit, "/audit", "Audit", Some(Role::Admin)),
+    (Section::Tokens, "/tokens", "Tokens", Some(Role::Admin)),
+    (Section::Settings, "/settings", "Settings", None),
 ];
-
-/// A link in the navigation.
-pub(super) struct NavLink {
-    pub(super) href: &'static str,
-    pub(super) label: &'static str,
-    pub(super) current: bool,
-}
 
 /// A link to what something is about, or to where it can be handled.
 pub(super) struct PageLink {
@@ -94,7 +79,8 @@ impl Outside {
 /// The frame of a page.
 pub(super) struct Frame {
     pub(super) title: String,
-    pub(super) sections: Vec<NavLink>,
+    /// The links of the navigation with their labels; true for that of this page.
+    pub(super) sections: Vec<(&'static str, &'static str, bool)>,
     pub(super) who: String,
     /// A short form, for narrow screens.
     pub(super) called: String,
@@ -112,18 +98,10 @@ impl Call {
     pub(super) async fn frame(&self, place: Section, title: impl Into<String>) -> Frame {
         let Self { app, ctx } = self;
         let role = host_role(&ctx.actor.grant);
-        let sections = SECTIONS.iter().filter(|(_, _, _, shown_to)| match shown_to {
-            Visibility::All => true,
-            Visibility::Host(least) => role.is_some_and(|role| role >= *least),
-        });
-        let link = |(of, href, label, _): &(Section, &'static str, &'static str, Visibility)| NavLink {
-            href,
-            label,
-            current: *of == place,
-        };
+        let sections = SECTIONS.iter().filter(|(.., least)| least.is_none() || role >= *least);
         Frame {
             title: title.into(),
-            sections: sections.map(link).collect(),
+            sections: sections.map(|(of, href, label, _)| (*href, *label, *of == place)).collect(),
             who: ctx.actor.subject.to_string(),
             called: match &ctx.actor.subject {
                 Principal::Token { name, .. } => name.to_string(),

@@ -8,10 +8,11 @@ use axum::routing::{get, post};
 use super::banner::{IncidentRow, incident_state};
 use super::forms::Form;
 use super::frame::{Frame, Section};
-use super::gpus::GpuNames;
+use super::gpus::GpuDisplayNames;
 use super::lists::{ListQuery, list_page};
 use super::rendered;
 use crate::domain::access::Role;
+use crate::domain::daemon::FaultHolder;
 use crate::domain::event::Event;
 use crate::domain::incident::{IncidentFilter, IncidentKind, IncidentState};
 use crate::domain::memory::Bytes;
@@ -42,11 +43,9 @@ const FILTER: [&str; 5] = ["state", "acknowledged", "kind", "daemon", "tenant"];
 struct IncidentPage {
     frame: Frame,
     row: IncidentRow,
-    gpus: GpuNames,
-    /// Clients that keep a server with a fault from accepting others, and what to do about each.
-    holders: Vec<(u32, &'static str)>,
-    /// The heading for its processes: their relation to the incident.
-    suspects_heading: &'static str,
+    gpus: GpuDisplayNames,
+    /// Clients that keep a server with a fault from accepting others.
+    holders: Vec<FaultHolder>,
     /// The IDs of the events beyond those that are shown.
     further_events: Vec<i64>,
     /// Its first events, oldest first, as far as they are kept.
@@ -76,26 +75,13 @@ async fn list(call: Call, query: ListQuery) -> Reply {
 async fn show(call: Call, Path(id): Path<i64>) -> Reply {
     let Call { app, ctx } = &call;
     let incident = app.service.incident(ctx, id).await?;
-    let holders = app.service.fault_holders(ctx, &incident)?.into_iter().map(|holder| {
-        let remedy = if holder.stopped {
-            "it is stopped, so continue it (kill -CONT) or end it; until then no other client can connect"
-        } else {
-            "end it; until then no other client can connect"
-        };
-        (holder.client.pid, remedy)
-    });
-    let holders = holders.collect();
+    let holders = app.service.fault_holders(ctx, &incident)?;
     let frame = call.frame(Section::Incidents, format!("Incident {id}")).await.live();
-    let gpus = if frame.may(Role::Viewer) { call.gpu_names().await } else { GpuNames::default() };
+    let gpus = if frame.may(Role::Viewer) { call.gpu_names().await } else { GpuDisplayNames::default() };
     let events = events_of(&call, &incident).await?;
     let further_events = incident.events.get(EVENTS..).unwrap_or_default().to_vec();
     let row = IncidentRow::of(incident, call.now());
-    let suspects_heading = match row.incident.kind {
-        kind if kind.loses_work() => "Suspected",
-        IncidentKind::ClientRefused => "Refused processes",
-        _ => "Processes",
-    };
-    Ok(rendered(&IncidentPage { frame, row, gpus, holders, suspects_heading, further_events, events }))
+    Ok(rendered(&IncidentPage { frame, row, gpus, holders, further_events, events }))
 }
 
 /// The first events of an incident.

@@ -39,7 +39,8 @@ use tower_http::compression::CompressionLayer;
 
 pub(super) use failure::{reader, shown};
 
-use rendering::{followed, page, refusal, rendered, with_status};
+use forms::refusal;
+use rendering::{followed, page, rendered, with_status};
 use routes::PageRoutes;
 
 use super::AppState;

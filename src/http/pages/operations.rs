@@ -115,17 +115,8 @@ impl OperationSummary {
         }
     }
 
-    /// The effect of cancelling it; `None` if it cannot be cancelled.
-    pub(super) fn cancel_effect(&self) -> Option<&'static str> {
-        cancel_effect(&self.operation)
-    }
-
-    fn is_over(&self) -> bool {
-        self.operation.state.is_final()
-    }
-
     pub(super) fn is_stopping(&self) -> bool {
-        !self.is_over() && self.operation.cancel_requested_at.is_some()
+        !self.operation.state.is_final() && self.operation.cancel_requested_at.is_some()
     }
 }
 
@@ -230,7 +221,7 @@ fn facts(request: &OperationRequest) -> Vec<(&'static str, String)> {
 }
 
 /// The effect of cancelling an operation; `None` if it cannot be cancelled.
-fn cancel_effect(operation: &Operation) -> Option<&'static str> {
+pub(super) fn cancel_effect(operation: &Operation) -> Option<&'static str> {
     match operation.state {
         OperationState::Pending => Some("It has not started, and never will once it is cancelled."),
         OperationState::Running if operation.cancellable && operation.cancel_requested_at.is_none() => {
@@ -274,7 +265,7 @@ async fn show(call: Call, Path(id): Path<Uuid>) -> Reply {
     let facts = facts(&operation.request);
     let row = OperationSummary::of(operation, now);
     let frame = call.frame(Section::Operations, &row.title()).await.live();
-    let cancel_effect = row.cancel_effect().filter(|_| frame.operates());
+    let cancel_effect = cancel_effect(&row.operation).filter(|_| frame.operates());
     Ok(rendered(&OperationPage { frame, row, steps, facts, by, cancel_effect }))
 }
 

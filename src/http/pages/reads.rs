@@ -1,6 +1,6 @@
 //! What several pages read for their caller.
 
-use super::gpus::{GpuNames, GpuRow};
+use super::gpus::{GpuDisplayNames, GpuRow};
 use crate::domain::DaemonName;
 use crate::domain::event::{Event, EventFilter};
 use crate::http::extract::Call;
@@ -22,8 +22,8 @@ impl Call {
     }
 
     /// The display names of all GPUs; users without access to the host get none.
-    pub(super) async fn gpu_names(&self) -> GpuNames {
-        GpuNames::of(&self.gpus().await.unwrap_or_default())
+    pub(super) async fn gpu_names(&self) -> GpuDisplayNames {
+        GpuDisplayNames::of(&self.gpus().await.unwrap_or_default())
     }
 
     /// All daemons, in the order of their names.

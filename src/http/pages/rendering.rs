@@ -5,11 +5,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse as _, Redirect, Response};
 use uuid::Uuid;
 
-use super::forms::FormErrors;
 use crate::domain::printable::with_symbols;
 use crate::http::problem::{Beside, Kind, Problem};
 use crate::service::ServiceError;
-use crate::service::access::context::RequestContext;
 
 /// Content security policy of pages: they load from this server only, and send their forms only to it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -29,18 +27,6 @@ pub(super) fn with_status(template: &impl Template, problem: Option<Problem>) ->
     let mut shown = page(refused.status, template);
     shown.extensions_mut().extend(refused.extensions);
     shown
-}
-
-/// The errors of a refused form; a missing right or resource has a page of its own.
-pub(super) fn refusal(
-    ctx: &RequestContext,
-    error: ServiceError,
-    fields: &[&str],
-) -> Result<FormErrors, Problem> {
-    if matches!(error, ServiceError::Forbidden(_) | ServiceError::NotFound { .. }) {
-        return Err(error.into());
-    }
-    Ok(FormErrors::of(Problem::of(error, &ctx.actor), fields))
 }
 
 /// Redirects to the page of an operation.

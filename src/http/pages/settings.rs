@@ -8,7 +8,7 @@ use axum::routing::{get, post};
 use super::format::{self, Moment};
 use super::forms::{Field, Form, FormErrors, Shape};
 use super::frame::{Frame, Section};
-use super::gpus::{GpuNames, GpuRow};
+use super::gpus::{GpuDisplayNames, GpuRow};
 use super::routes::PageRoutes;
 use super::{followed, refusal, rendered};
 use crate::domain::access::Right;
@@ -53,7 +53,7 @@ struct SettingsPage {
 struct HostPart {
     view: HostView,
     maintenance: MaintenanceView,
-    gpus: GpuNames,
+    gpus: GpuDisplayNames,
     certificate: Option<Moment>,
 }
 

@@ -6,6 +6,7 @@
 use crate::domain::count::counted;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::AddStep;
+use crate::domain::layout::status::PartitionStatus;
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::{PartitionId, TenantName};
 
@@ -105,6 +106,13 @@ impl Group {
     }
 }
 
+/// The chunks that no partition has, and the SMs beside them.
+fn unowned(chunks: u32, sms: u32, rest: u32) -> impl Iterator<Item = Group> {
+    let free = Group::new(Owner::Free, "free".to_owned(), chunks, sms);
+    let rest = Group::new(Owner::LeftOver, "unused remainder".to_owned(), 0, rest);
+    [free, rest].into_iter().filter(|group| group.sms > 0)
+}
+
 /// The map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SmMap {
@@ -117,13 +125,6 @@ pub(super) struct SmMap {
     pub(super) is_counted: bool,
     pub(super) width: usize,
     pub(super) height: usize,
-}
-
-/// Data of a partition that the daemon's list lacks.
-pub(super) struct Named<'a> {
-    pub(super) id: Option<&'a PartitionId>,
-    pub(super) name: &'a str,
-    pub(super) tenants: &'a [TenantName],
 }
 
 impl SmMap {
@@ -153,25 +154,20 @@ impl SmMap {
     }
 
     /// A GPU as its daemon lists it in static mode; `named` are the partitions of the layout.
-    pub(super) fn partitioned(listed: &GpuPartitions, chunk_sms: u32, named: &[Named<'_>]) -> Self {
+    pub(super) fn partitioned(listed: &GpuPartitions, chunk_sms: u32, named: &[&PartitionStatus]) -> Self {
         let mut groups = Vec::new();
         for (number, partition) in listed.partitions.iter().enumerate() {
-            let known = named.iter().find(|named| named.id == Some(&partition.id));
-            let name = known.map_or_else(|| format!("unnamed {}", number + 1), |known| known.name.to_owned());
+            let known = named.iter().find(|named| named.id.as_ref() == Some(&partition.id));
+            let name =
+                known.map_or_else(|| format!("unnamed {}", number + 1), |known| known.partition.to_string());
             let mut group = Group::new(Owner::Partition(number), name, partition.chunks, partition.sms);
             group.id = Some(partition.id.clone());
             group.in_use = partition.in_use;
-            group.tenants = known.map(|known| known.tenants.to_vec()).unwrap_or_default();
+            group.tenants = known.map(|known| known.tenants.clone()).unwrap_or_default();
             groups.push(group);
         }
         let free = (listed.free_chunks * chunk_sms).min(listed.free_sms);
-        if free > 0 {
-            groups.push(Group::new(Owner::Free, "free".to_owned(), listed.free_chunks, free));
-        }
-        let rest = listed.free_sms - free;
-        if rest > 0 {
-            groups.push(Group::new(Owner::LeftOver, "unused remainder".to_owned(), 0, rest));
-        }
+        groups.extend(unowned(listed.free_chunks, free, listed.free_sms - free));
         Self::drawn(groups, listed.free_sms + listed.used_sms, chunk_sms)
     }
 
@@ -191,13 +187,7 @@ impl SmMap {
             used += chunks;
         }
         let free = chunk_count.saturating_sub(used);
-        if free > 0 {
-            groups.push(Group::new(Owner::Free, "free".to_owned(), free, free * chunk_sms));
-        }
-        let rest = sms.saturating_sub(chunk_count * chunk_sms);
-        if rest > 0 {
-            groups.push(Group::new(Owner::LeftOver, "unused remainder".to_owned(), 0, rest));
-        }
+        groups.extend(unowned(free, free * chunk_sms, sms.saturating_sub(chunk_count * chunk_sms)));
         Self::drawn(groups, sms, chunk_sms)
     }
 
@@ -256,10 +246,12 @@ mod tests {
             used_sms: 76,
             partitions: vec![partition("a", 7, 60), partition("b", 2, 16)],
         };
-        let tenants = [TenantName::parse("web").expect("a name")];
-        let id = PartitionId::parse("a").expect("an ID");
-        let named = [Named { id: Some(&id), name: "web_prod", tenants: &tenants }];
-        let map = SmMap::partitioned(&listed, 8, &named);
+        let named: PartitionStatus = serde_json::from_value(serde_json::json!({
+            "partition": "web_prod", "gpu": listed.gpu, "id": "a", "expected": null, "chunks": 7, "sms": 60, "tenants": ["web"],
+            "percentage": null,
+        }))
+        .expect("a partition");
+        let map = SmMap::partitioned(&listed, 8, &[&named]);
         assert_eq!((map.sms, sms(&map)), (132, 132));
         let described: Vec<String> = map.groups.iter().map(Group::description).collect();
         assert_eq!(

@@ -22,56 +22,29 @@ use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::{ServiceError, WriteOptions, etag};
 
 /// An action that must be confirmed.
+#[derive(Clone, Copy)]
 struct ConfirmedAction {
     title: &'static str,
-    /// The effect on the daemon, in a sentence or two.
-    meaning: &'static str,
-    /// The effect on its clients, in a sentence or two.
-    fate: &'static str,
     /// The operation with the values of the form; `None` for a release, which is done at once.
     operation: Option<fn(&ActionForm) -> OperationRequest>,
 }
 
-const GRACE: &str = "They get the grace period to end by themselves. After it they lose their server, and with it their work on the GPU.";
-
-static STOP: ConfirmedAction = ConfirmedAction {
-    title: "Stop",
-    meaning: "Its control daemon and its servers end, and it stays stopped until someone starts it.",
-    fate: GRACE,
-    operation: Some(|form| OperationRequest::StopDaemon { grace_s: form.grace_s }),
-};
-static RESTART: ConfirmedAction = ConfirmedAction {
-    title: "Restart",
-    meaning: "Its control daemon and its servers end, and new ones are started with all settings and partitions.",
-    fate: GRACE,
-    operation: Some(|form| OperationRequest::RestartDaemon { grace_s: form.grace_s }),
-};
-static DRAIN: ConfirmedAction = ConfirmedAction {
-    title: "Drain",
-    meaning: "It takes no new clients, and waits for the connected ones. When drained, it stays cordoned and keeps running; if the drain \
-              is cancelled or fails, it is as before.",
-    fate: "They keep running until they end by themselves, or until the timeout.",
-    operation: Some(|form| {
-        let ActionForm { timeout_s, on_timeout, .. } = *form;
-        OperationRequest::DrainDaemon { timeout_s, on_timeout }
-    }),
-};
-static RELEASE: ConfirmedAction = ConfirmedAction {
-    title: "Release",
-    meaning: "The manager deletes it and leaves its processes, clients and settings as they are, unmanaged.",
-    fate: "They keep running, and their limits are no longer monitored.",
-    operation: None,
-};
-static DELETE: ConfirmedAction = ConfirmedAction {
-    title: "Delete",
-    meaning: "Its control daemon and its servers end, and the manager deletes it. Its events and audit log rows remain.",
-    fate: GRACE,
-    operation: Some(|form| OperationRequest::DeleteDaemon { grace_s: form.grace_s }),
-};
+const STOP: ConfirmedAction =
+    ConfirmedAction::of("Stop", |form| OperationRequest::StopDaemon { grace_s: form.grace_s });
+const RESTART: ConfirmedAction =
+    ConfirmedAction::of("Restart", |form| OperationRequest::RestartDaemon { grace_s: form.grace_s });
+const DRAIN: ConfirmedAction =
+    ConfirmedAction::of("Drain", |&ActionForm { timeout_s, on_timeout, .. }| OperationRequest::DrainDaemon {
+        timeout_s,
+        on_timeout,
+    });
+const RELEASE: ConfirmedAction = ConfirmedAction { title: "Release", operation: None };
+const DELETE: ConfirmedAction =
+    ConfirmedAction::of("Delete", |form| OperationRequest::DeleteDaemon { grace_s: form.grace_s });
 
 impl ConfirmedAction {
-    fn has_grace(&self) -> bool {
-        self.fate == GRACE
+    const fn of(title: &'static str, operation: fn(&ActionForm) -> OperationRequest) -> Self {
+        Self { title, operation: Some(operation) }
     }
 }
 
@@ -98,7 +71,7 @@ const FIELDS: [Field; 3] =
 #[template(path = "daemons/confirm.html")]
 struct ConfirmPage {
     frame: Frame,
-    action: &'static ConfirmedAction,
+    action: ConfirmedAction,
     daemon: DaemonView,
     clients: Vec<ClientView>,
     tenants: u64,
@@ -112,17 +85,17 @@ pub(super) fn router() -> Router<AppState> {
     // One route each, since the audit log identifies the action by its route.
     Router::new()
         .route("/daemons/{name}/start", post(start))
-        .route("/daemons/{name}/cordon", post(cordon))
-        .route("/daemons/{name}/uncordon", post(uncordon))
-        .route("/daemons/{name}/stop", with_confirmation(&STOP))
-        .route("/daemons/{name}/restart", with_confirmation(&RESTART))
-        .route("/daemons/{name}/drain", with_confirmation(&DRAIN))
-        .route("/daemons/{name}/release", with_confirmation(&RELEASE))
-        .route("/daemons/{name}/delete", with_confirmation(&DELETE))
+        .route("/daemons/{name}/cordon", set_schedulable(false))
+        .route("/daemons/{name}/uncordon", set_schedulable(true))
+        .route("/daemons/{name}/stop", with_confirmation(STOP))
+        .route("/daemons/{name}/restart", with_confirmation(RESTART))
+        .route("/daemons/{name}/drain", with_confirmation(DRAIN))
+        .route("/daemons/{name}/release", with_confirmation(RELEASE))
+        .route("/daemons/{name}/delete", with_confirmation(DELETE))
 }
 
 /// The confirmation page and its form.
-fn with_confirmation(action: &'static ConfirmedAction) -> MethodRouter<AppState> {
+fn with_confirmation(action: ConfirmedAction) -> MethodRouter<AppState> {
     let show = move |call: Call, name: Path<DaemonName>| confirm(call, name, action);
     let run = move |call: Call, name: Path<DaemonName>, form: Form| run_confirmed(call, name, form, action);
     get(show).post(run)
@@ -134,22 +107,17 @@ async fn start(Call { app, ctx }: Call, Path(name): Path<DaemonName>) -> Reply {
     Ok(followed(operation.id))
 }
 
-async fn cordon(call: Call, name: Path<DaemonName>) -> Reply {
-    set_schedulable(call, name, false).await
-}
-
-async fn uncordon(call: Call, name: Path<DaemonName>) -> Reply {
-    set_schedulable(call, name, true).await
-}
-
-async fn set_schedulable(Call { app, ctx }: Call, Path(name): Path<DaemonName>, schedulable: bool) -> Reply {
-    let back = format!("/daemons/{name}");
-    app.service.set_schedulable(&ctx, name, schedulable, WriteOptions::default()).await?;
-    Ok(Redirect::to(&back).into_response())
+/// Lets a daemon take new processes, or no more of them.
+fn set_schedulable(schedulable: bool) -> MethodRouter<AppState> {
+    post(move |Call { app, ctx }: Call, Path(name): Path<DaemonName>| async move {
+        let back = format!("/daemons/{name}");
+        app.service.set_schedulable(&ctx, name, schedulable, WriteOptions::default()).await?;
+        Reply::Ok(Redirect::to(&back).into_response())
+    })
 }
 
 /// Shows the confirmation page.
-async fn confirm(call: Call, Path(name): Path<DaemonName>, action: &'static ConfirmedAction) -> Reply {
+async fn confirm(call: Call, Path(name): Path<DaemonName>, action: ConfirmedAction) -> Reply {
     let mut form = Form::default();
     form.set("grace_s", default_grace().to_string());
     form.set("timeout_s", DEFAULT_DRAIN_S.to_string());
@@ -162,7 +130,7 @@ async fn confirm(call: Call, Path(name): Path<DaemonName>, action: &'static Conf
 async fn confirm_page(
     call: &Call,
     name: &DaemonName,
-    action: &'static ConfirmedAction,
+    action: ConfirmedAction,
     mut form: Form,
     refused: FormErrors,
     blocker: Option<String>,
@@ -191,7 +159,7 @@ async fn run_confirmed(
     call: Call,
     Path(name): Path<DaemonName>,
     form: Form,
-    action: &'static ConfirmedAction,
+    action: ConfirmedAction,
 ) -> Reply {
     let if_match = form.text("revision").parse().ok().map(etag);
     let options = WriteOptions { if_match, ..WriteOptions::default() };
@@ -209,7 +177,7 @@ async fn run_confirmed(
 async fn done(
     Call { app, ctx }: &Call,
     name: &DaemonName,
-    action: &ConfirmedAction,
+    action: ConfirmedAction,
     form: &Form,
     options: WriteOptions,
 ) -> Result<Option<Uuid>, ServiceError> {

@@ -10,12 +10,12 @@ use crate::http::extract::{Call, Path};
 use crate::http::pages::format::{self, Amount, Moment};
 use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
-use crate::http::pages::gpus::GpuNames;
+use crate::http::pages::gpus::GpuDisplayNames;
 use crate::http::pages::refusal;
 use crate::http::problem::Reply;
 use crate::service::daemons::DaemonView;
 use crate::service::daemons::adoption::AdoptRequest;
-use crate::service::daemons::foreign::{ForeignDaemonView, VerdictView};
+use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::{ServiceError, WriteOptions, Written};
 
 #[derive(Template)]
@@ -23,23 +23,9 @@ use crate::service::{ServiceError, WriteOptions, Written};
 struct ForeignPage {
     frame: Frame,
     daemon: ForeignDaemonView,
-    gpus: GpuNames,
+    gpus: GpuDisplayNames,
     form: Form,
     refused: FormErrors,
-}
-
-impl ForeignPage {
-    fn verdicts(&self) -> [(&'static str, &'static str, &VerdictView); 2] {
-        let adoption = &self.daemon.adoption;
-        [
-            (
-                "managed",
-                "Managed: settings stay as they are now, and it is restarted when it dies",
-                &adoption.managed,
-            ),
-            ("observed", "Observed: monitored, never changed", &adoption.observed),
-        ]
-    }
 }
 
 pub(super) async fn show(call: Call, Path(id): Path<String>) -> Reply {
@@ -58,12 +44,11 @@ async fn foreign_page(call: &Call, id: &str, typed: Option<Form>, refused: FormE
         form
     });
     let frame = call.frame(Section::Daemons, format!("Control daemon {}", daemon.pid)).await;
-    let gpus = GpuNames::of(&gpus);
+    let gpus = GpuDisplayNames::of(&gpus);
     Ok(refused.shown(|refused| ForeignPage { frame, daemon, gpus, form, refused }))
 }
 
 pub(super) async fn adopt(call: Call, Path(id): Path<ClientId>, form: Form) -> Reply {
-    let Call { ctx, .. } = &call;
     match adopted(&call, id, &form).await {
         Ok(written) => Ok(Redirect::to(&format!("/daemons/{}", written.value.name)).into_response()),
         Err(error) => {
@@ -73,7 +58,7 @@ pub(super) async fn adopt(call: Call, Path(id): Path<ClientId>, form: Form) -> R
                 }
                 error => error,
             };
-            let refused = refusal(ctx, error, &["name", "management"])?;
+            let refused = refusal(&call.ctx, error, &["name", "management"])?;
             foreign_page(&call, &id.to_string(), Some(form), refused).await
         }
     }

@@ -19,7 +19,7 @@ use self::settings::DaemonSettingRow;
 use super::banner::Banner;
 use super::format::{self, Amount, Amounts, Moment, Tone};
 use super::frame::{Frame, Section};
-use super::gpus::{GpuNames, GpuRow};
+use super::gpus::{GpuDisplayNames, GpuRow};
 use super::lists::ROWS;
 use super::operations::{OperationSummary, under_way};
 use super::rendered;
@@ -34,7 +34,7 @@ use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::active::PartitionPolicy;
 use crate::domain::layout::record::PartitionDrift;
-use crate::domain::layout::status::{LayoutState, LayoutStatus};
+use crate::domain::layout::status::LayoutState;
 use crate::domain::operation::OperationRequest;
 use crate::domain::wedge::WedgePolicy;
 use crate::http::AppState;
@@ -71,7 +71,7 @@ struct DaemonsPage {
     /// The number of tenants of each daemon that has any.
     tenants: BTreeMap<DaemonName, u64>,
     gpus: Vec<GpuRow>,
-    names: GpuNames,
+    names: GpuDisplayNames,
     foreign: Vec<ForeignDaemonView>,
 }
 
@@ -89,7 +89,7 @@ struct DaemonPage {
     frame: Frame,
     banner: Banner,
     row: DaemonSummary,
-    gpus: GpuNames,
+    gpus: GpuDisplayNames,
     settings: Vec<DaemonSettingRow>,
     clients: Vec<ClientView>,
     tenants: Vec<TenantView>,
@@ -140,28 +140,13 @@ impl DaemonPage {
     }
 }
 
-/// Returns the number of partitions of the layout that exist, out of all of them, as `2 of 3 created`.
-fn made(layout: &LayoutStatus) -> String {
-    let of = layout.partitions.len();
-    let made = layout.partitions.iter().filter(|one| one.id.is_some()).count();
-    format!("{made} of {of} created")
-}
-
-/// A mode in words.
-fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Shared => "shared: all clients share all SMs",
-        Mode::Static => "static: each client has the SMs of its partition",
-    }
-}
-
 async fn list(call: Call) -> Reply {
     let Call { app, ctx } = &call;
     let (gpus, rows) = (call.gpus().await?, daemon_rows(&call).await?);
     let tenants = app.service.tenant_counts(ctx).await?;
     let foreign = app.service.foreign_daemons(ctx).await?;
     let frame = call.frame(Section::Daemons, "Daemons").await.live();
-    let names = GpuNames::of(&gpus);
+    let names = GpuDisplayNames::of(&gpus);
     Ok(rendered(&DaemonsPage { frame, rows, tenants, gpus, names, foreign }))
 }
 
@@ -169,7 +154,7 @@ async fn show(call: Call, Path(name): Path<DaemonName>) -> Reply {
     let Call { app, ctx } = &call;
     let service = &app.service;
     let daemon = service.daemon(ctx, &name, false).await?;
-    let gpus = GpuNames::of(&call.gpus().await?);
+    let gpus = GpuDisplayNames::of(&call.gpus().await?);
     let desired = service.daemon_desired(ctx, &name)?;
     let clients = call.clients(ClientFilter { daemon: Some(name.clone()), tenant: None }).await?;
     let tenants = service.tenants(ctx, &TenantFilter::of(&name), &Page::first(ROWS)).await?;

@@ -5,7 +5,7 @@ use crate::domain::daemon::{Effective, MemoryReading};
 use crate::domain::plan::Desired;
 use crate::domain::{MemoryLimit, ThreadPercentage};
 use crate::http::pages::format::{Amount, Badge, Tone, or};
-use crate::http::pages::gpus::GpuNames;
+use crate::http::pages::gpus::GpuDisplayNames;
 use crate::words::priority;
 
 /// One setting.
@@ -38,7 +38,7 @@ impl DaemonSettingRow {
 pub(super) fn of(
     desired: Option<&Desired>,
     effective: Option<&Effective>,
-    gpus: &GpuNames,
+    gpus: &GpuDisplayNames,
 ) -> Vec<DaemonSettingRow> {
     let Some(desired) = desired else { return Vec::new() };
     let percentage = format!("{} %", desired.percentage);

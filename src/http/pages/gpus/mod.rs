@@ -3,7 +3,7 @@
 mod replace;
 mod row;
 
-pub(super) use row::{GpuNames, GpuRow, unheld};
+pub(super) use row::{GpuDisplayNames, GpuRow, unheld};
 
 use askama::Template;
 use axum::Router;
@@ -15,7 +15,7 @@ use super::format;
 use super::forms::Form;
 use super::frame::{Frame, Section};
 use super::rendered;
-use super::sm_map::{Named, SmMap};
+use super::sm_map::SmMap;
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::incident::IncidentFilter;
@@ -88,15 +88,6 @@ struct GpuPage {
     chart: Chart,
 }
 
-/// Returns the role of a process in MPS, in words.
-fn role(kind: GpuProcessKind) -> &'static str {
-    match kind {
-        GpuProcessKind::Server => "MPS server",
-        GpuProcessKind::Client => "MPS client",
-        GpuProcessKind::Bypass => "bypass",
-    }
-}
-
 async fn list(call: Call) -> Reply {
     let gpus = call.gpus().await?;
     let frame = call.frame(Section::Gpus, "GPUs").await.live();
@@ -131,14 +122,7 @@ fn partition_map(gpu: &GpuView, daemon: &DaemonView) -> Option<SmMap> {
     let listings = status.effective.as_ref()?.partitions.as_ref()?;
     let listed = listings.iter().find(|listing| listing.gpu == gpu.uuid)?;
     let layout = status.layout.iter().flat_map(|layout| &layout.partitions);
-    let named: Vec<Named<'_>> = layout
-        .filter(|partition| partition.gpu == gpu.uuid)
-        .map(|partition| Named {
-            id: partition.id.as_ref(),
-            name: partition.partition.as_str(),
-            tenants: &partition.tenants,
-        })
-        .collect();
+    let named: Vec<&PartitionStatus> = layout.filter(|partition| partition.gpu == gpu.uuid).collect();
     Some(SmMap::partitioned(listed, gpu.compute_capability?.chunk_sms(), &named))
 }
 

@@ -63,14 +63,6 @@ impl GpuRow {
     pub(in crate::http::pages) fn without_memory(&self) -> &'static str {
         if self.gpu.present { NOT_REPORTED } else { "missing" }
     }
-
-    pub(super) fn mig(&self) -> &'static str {
-        match self.gpu.mig_enabled {
-            Some(true) => "on: listed, but not managed",
-            Some(false) => "off",
-            None => "–",
-        }
-    }
 }
 
 /// The GPUs that can be given to a daemon.
@@ -80,9 +72,9 @@ pub(in crate::http::pages) fn unheld(gpus: &[GpuRow]) -> Vec<&GpuRow> {
 
 /// The display names of the host's GPUs.
 #[derive(Default)]
-pub(in crate::http::pages) struct GpuNames(Vec<(GpuUuid, String)>);
+pub(in crate::http::pages) struct GpuDisplayNames(Vec<(GpuUuid, String)>);
 
-impl GpuNames {
+impl GpuDisplayNames {
     pub(in crate::http::pages) fn of(gpus: &[GpuRow]) -> Self {
         Self(gpus.iter().map(|row| (row.key().clone(), row.called())).collect())
     }

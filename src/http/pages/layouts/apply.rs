@@ -1,7 +1,6 @@
 //! Applying a layout to a daemon: the plan as a diff, then the request. Also asserting it.
 
 use askama::Template;
-use axum::http::StatusCode;
 
 use super::target::{Places, RoleChoice, gpu_map};
 use crate::domain::client::ClientId;
@@ -10,15 +9,14 @@ use crate::domain::layout::active::PartitionPolicy;
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::blocked::Blocked;
 use crate::domain::layout::outlook::{LayoutPlan, LayoutPlanStep};
-use crate::domain::layout::plan::{Action, Reason};
 use crate::domain::layout::{Version, VersionRef};
 use crate::domain::{GpuUuid, LayoutName};
 use crate::http::extract::{Call, Path};
 use crate::http::pages::format::Moment;
-use crate::http::pages::forms::{Form, FormErrors};
-use crate::http::pages::frame::{Frame, PageLink, Section};
+use crate::http::pages::forms::{Form, FormErrors, shortened};
+use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::lists::ListQuery;
-use crate::http::pages::{followed, page};
+use crate::http::pages::{followed, rendered, with_status};
 use crate::http::problem::{Problem, Reply};
 use crate::service::daemons::DaemonView;
 use crate::service::layouts::ApplyRequest;
@@ -62,9 +60,7 @@ pub(super) async fn plan(call: Call, Path(name): Path<LayoutName>, query: ListQu
 pub(super) async fn apply(call: Call, Path(name): Path<LayoutName>, form: Form) -> Reply {
     let Call { app, ctx } = &call;
     let version = match version_of(&call, &name, &form).await {
-        Err(error @ ServiceError::Invalid(_)) => {
-            return planned(&call, name, &form, Some(error)).await;
-        }
+        Err(error @ ServiceError::Invalid(_)) => return planned(&call, name, &form, Some(error)).await,
         version => version?,
     };
     let places = Places::of(&call).await?;
@@ -113,8 +109,7 @@ async fn planned(call: &Call, name: LayoutName, form: &Form, error: Option<Servi
         Err(error @ ServiceError::Invalid(_)) => (app.service.layout(ctx, &name).await?.newest, Some(error)),
         version => (version?, None),
     };
-    let all = Page::first(MAX_LIMIT);
-    let versions = app.service.layout_versions(ctx, &name, &all).await?.items;
+    let versions = app.service.layout_versions(ctx, &name, &Page::first(MAX_LIMIT)).await?.items;
     let numbers = versions.into_iter().map(|version| version.version).collect();
     let places = Places::of(call).await?;
     let daemon = places.daemon(form.text("daemon"), version.layout.enforcement).cloned();
@@ -129,10 +124,11 @@ async fn planned(call: &Call, name: LayoutName, form: &Form, error: Option<Servi
         }
     } else if !form.text("daemon").is_empty() {
         let kind = "daemon";
-        refusal = Some(ServiceError::NotFound { kind, name: form.text("daemon").chars().take(80).collect() });
+        refusal = Some(ServiceError::NotFound { kind, name: shortened(form.text("daemon")) });
     }
-    let status = if error.is_some() { status(error.as_ref()) } else { status(refusal.as_ref()) };
-    let refused = match (&plan, error.or(refusal)) {
+    let error = error.or(refusal);
+    let problem = error.clone().map(|error| Problem::of(error, &ctx.actor));
+    let refused = match (&plan, error) {
         (Some(plan), Some(ServiceError::Blocked { .. })) if !plan.blocked.is_empty() => {
             refused_by(plan, form.ticked("recreate"))
         }
@@ -141,13 +137,13 @@ async fn planned(call: &Call, name: LayoutName, form: &Form, error: Option<Servi
     };
     let clients = match &plan {
         Some(plan) if plan.blocked.iter().any(|one| matches!(one.what, Blocked::InUse { .. })) => {
-            app.service.clients(ctx, &ClientFilter::default(), false, &all).await?.items
+            call.clients(ClientFilter::default()).await?
         }
         _ => Vec::new(),
     };
     let frame = call.frame(Section::Layouts, format!("Plan layout {name}")).await;
     let shown = ApplyPage { frame, version, numbers, places, daemon, roles, plan, clients, form, refused };
-    Ok(page(status, &shown))
+    Ok(with_status(&shown, problem))
 }
 
 /// The blockers of a refused request; that partitions must be recreated is the error of its box.
@@ -165,22 +161,14 @@ fn refused_by(plan: &LayoutPlan, recreate: bool) -> FormErrors {
     refused
 }
 
-fn status(error: Option<&ServiceError>) -> StatusCode {
-    error.map_or(StatusCode::OK, |error| Problem::from(error.clone()).status())
-}
-
 impl ApplyPage<'_> {
     fn is_on(&self, daemon: &DaemonView) -> bool {
         self.daemon.as_ref().is_some_and(|chosen| chosen.name == daemon.name)
     }
 
     /// The steps for a GPU, in order.
-    fn steps<'p>(plan: &'p LayoutPlan, gpu: &GpuUuid) -> Vec<PlanRow<'p>> {
-        plan.steps.iter().filter(|step| step.step.gpu == *gpu).map(PlanRow).collect()
-    }
-
-    fn called(&self, gpu: &GpuUuid) -> String {
-        self.places.called(gpu)
+    fn steps<'p>(plan: &'p LayoutPlan, gpu: &GpuUuid) -> Vec<&'p LayoutPlanStep> {
+        plan.steps.iter().filter(|step| step.step.gpu == *gpu).collect()
     }
 
     /// The processes that block a plan, with their clients if they are connected.
@@ -190,66 +178,9 @@ impl ApplyPage<'_> {
         clients.iter().map(view).collect()
     }
 
-    /// The remedy for a blocker; `None` if it is offered elsewhere on the page.
-    fn remedy(&self, what: &Blocked) -> Option<PageLink> {
-        let daemon = self.daemon.as_ref().map_or("", |daemon| daemon.name.as_str());
-        let (href, label) = match what {
-            Blocked::TooManyChunks { .. } => (
-                format!(
-                    "/layouts/{}/edit?version={}&daemon={daemon}",
-                    self.version.name, self.version.version
-                ),
-                "Edit the layout",
-            ),
-            Blocked::InUse { .. } => (format!("/daemons/{daemon}#clients"), "All clients of the daemon"),
-            Blocked::MadeAgain { .. } => return None,
-            Blocked::NotListed { .. } => (format!("/daemons/{daemon}"), "See the daemon"),
-            Blocked::OwnShare(own) => (format!("/tenants/{}/edit", own.tenant), "Edit the tenant"),
-        };
-        Some(PageLink::new(href, label))
-    }
-
     /// Returns true if the plan can be applied once everything that can be allowed is allowed.
     fn is_possible(plan: &LayoutPlan) -> bool {
         plan.refusals(true).next().is_none()
-    }
-}
-
-/// A step of the plan in the diff.
-pub(super) struct PlanRow<'p>(pub(super) &'p LayoutPlanStep);
-
-impl PlanRow<'_> {
-    pub(super) fn class(&self) -> &'static str {
-        match self.0.step.action {
-            Action::Keep => "same",
-            Action::Add => "new",
-            Action::Remove => "gone",
-        }
-    }
-
-    pub(super) fn word(&self) -> &'static str {
-        match (self.0.step.action, self.0.step.reason) {
-            (Action::Keep, _) => "Keep",
-            (Action::Add, Reason::MadeAgain) => "Recreate",
-            (Action::Add, _) => "Add",
-            (Action::Remove, _) => "Remove",
-        }
-    }
-
-    pub(super) fn why(&self) -> &'static str {
-        match (self.0.step.action, self.0.step.reason) {
-            (Action::Keep, _) => "unchanged",
-            (_, Reason::Layout) => "required by the layout",
-            (_, Reason::NotInLayout) => "not in the layout",
-            (_, Reason::MadeAgain) => "in the layout's order, so that it gets the layout's ID",
-            (_, Reason::CutShort) => "left by interrupted steps",
-            (_, Reason::Unknown) => "created by someone else",
-        }
-    }
-
-    fn id(&self) -> Option<String> {
-        let step = &self.0.step;
-        step.id.as_ref().or(step.expected.as_ref()).map(ToString::to_string)
     }
 }
 
@@ -260,13 +191,11 @@ pub(super) async fn assert(call: Call, Path(name): Path<LayoutName>, query: List
     let version = version_of(&call, &name, form).await?;
     let places = Places::of(&call).await?;
     let daemon = places.daemon(form.text("daemon"), version.layout.enforcement).cloned();
-    let daemon = daemon.ok_or_else(|| ServiceError::NotFound {
-        kind: "daemon",
-        name: form.text("daemon").chars().take(80).collect(),
-    })?;
+    let daemon = daemon
+        .ok_or_else(|| ServiceError::NotFound { kind: "daemon", name: shortened(form.text("daemon")) })?;
     let target = places.target(&version, &daemon, form);
     let assertion = app.service.assert_layout(ctx, &name, &target).await?;
     let title = format!("Layout {name} on {}", daemon.name);
     let frame = call.frame(Section::Layouts, &title).await;
-    Ok(page(StatusCode::OK, &AssertPage { frame, version, daemon, places, assertion }))
+    Ok(rendered(&AssertPage { frame, version, daemon, places, assertion }))
 }

@@ -7,7 +7,7 @@ use askama::Template;
 use axum::response::Response;
 use serde::Deserialize;
 
-use super::apply::{PlanRow, version_of};
+use super::apply::version_of;
 use super::gpu_kind::{self, GpuKind, LayoutPreview, choose};
 use super::target::{Places, gpu_map};
 use crate::domain::LayoutName;

@@ -53,12 +53,7 @@ pub(super) fn router() -> PageRoutes {
         .route("/layouts/{name}/delete", get(confirm).post(delete))
 }
 
-list_page!(LayoutsPage, "layouts/list.html", ListRow);
-
-struct ListRow {
-    layout: LayoutView,
-    holders: Vec<LayoutDaemon>,
-}
+list_page!(LayoutsPage, "layouts/list.html", LayoutView, all_daemons: Vec<DaemonView>);
 
 /// A daemon that has a version of a layout, or will.
 struct LayoutDaemon {
@@ -89,12 +84,8 @@ impl LayoutDaemon {
 async fn list(call: Call, query: ListQuery) -> Reply {
     let found = async { call.app.service.layouts(&call.ctx, &query.page()?).await };
     let page = query.list(&call, Section::Layouts, &[], found).await?;
-    let daemons = call.daemons().await?;
-    let row = |layout: LayoutView| {
-        let holders = LayoutDaemon::all(&daemons, &layout.newest.name);
-        ListRow { layout, holders }
-    };
-    Ok(page.map(row).answer(|page| LayoutsPage { page }))
+    let all_daemons = call.daemons().await?;
+    Ok(page.answer(|page| LayoutsPage { page, all_daemons }))
 }
 
 #[derive(Template)]

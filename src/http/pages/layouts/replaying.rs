@@ -2,7 +2,6 @@
 
 use askama::Template;
 use axum::extract::RawQuery;
-use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::apply::version_of;
@@ -16,7 +15,7 @@ use crate::http::extract::Call;
 use crate::http::pages::format::Moment;
 use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
-use crate::http::pages::page;
+use crate::http::pages::with_status;
 use crate::http::problem::{Problem, Reply};
 use crate::service::layouts::replays::ReplayRequest;
 use crate::service::page::{MAX_LIMIT, Page};
@@ -164,8 +163,7 @@ async fn answer(call: &Call, form: &Form, places: Places, outcome: ReplayFormOut
     let ReplayFormOutcome { roles, preview, error } = outcome;
     let layouts = app.service.layouts(ctx, &Page::first(MAX_LIMIT)).await?.items;
     let layouts = layouts.into_iter().map(|layout| layout.newest.name).collect();
-    let problem = error.clone().map(Problem::from);
-    let status = problem.map_or(StatusCode::OK, |problem| problem.status());
+    let problem = error.clone().map(|error| Problem::of(error, &ctx.actor));
     let (refused, fingerprint) = match error {
         Some(ServiceError::OtherHardware { errors, .. }) => (FormErrors::default(), errors),
         Some(error @ (ServiceError::Internal(_) | ServiceError::Forbidden(_))) => return Err(error.into()),
@@ -173,7 +171,8 @@ async fn answer(call: &Call, form: &Form, places: Places, outcome: ReplayFormOut
         None => (FormErrors::default(), Vec::new()),
     };
     let frame = call.frame(Section::Replays, "Replay a layout").await;
-    Ok(page(status, &ReplayingPage { frame, form, layouts, places, roles, preview, refused, fingerprint }))
+    let shown = ReplayingPage { frame, form, layouts, places, roles, preview, refused, fingerprint };
+    Ok(with_status(&shown, problem))
 }
 
 /// Returns true if a document is meant: it is selected, or no layout but a document is given.

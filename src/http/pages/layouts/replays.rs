@@ -35,7 +35,8 @@ struct ReplayStepRow {
     what: String,
     expected: Option<String>,
     got: Option<String>,
-    compared: IdComparison,
+    /// True if both IDs are the same; `None` if one of them is unknown.
+    is_same: Option<bool>,
     /// True if it is the first difference.
     first: bool,
     executed: bool,
@@ -45,24 +46,16 @@ struct ReplayStepRow {
     duration_us: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum IdComparison {
-    Same,
-    Differs,
-    /// One of the two is unknown.
-    Nothing,
-}
-
 impl ReplayStepRow {
     fn badge(&self) -> Badge {
-        match (self.compared, self.executed) {
-            (IdComparison::Same, _) => Badge::new("same", Tone::Good),
-            (IdComparison::Differs, _) if self.first => Badge::new("first difference", Tone::Bad),
-            (IdComparison::Differs, _) => Badge::of("differs"),
-            (IdComparison::Nothing, true) if self.problem.is_some() => Badge::of("failed"),
-            (IdComparison::Nothing, true) => Badge::new("nothing to compare with", Tone::Quiet),
-            (IdComparison::Nothing, false) if self.unrecorded => Badge::new("not recorded", Tone::Quiet),
-            (IdComparison::Nothing, false) => Badge::new("not run", Tone::Quiet),
+        match (self.is_same, self.executed) {
+            (Some(true), _) => Badge::new("same", Tone::Good),
+            (Some(false), _) if self.first => Badge::new("first difference", Tone::Bad),
+            (Some(false), _) => Badge::of("differs"),
+            (None, true) if self.problem.is_some() => Badge::of("failed"),
+            (None, true) => Badge::new("nothing to compare with", Tone::Quiet),
+            (None, false) if self.unrecorded => Badge::new("not recorded", Tone::Quiet),
+            (None, false) => Badge::new("not run", Tone::Quiet),
         }
     }
 
@@ -103,12 +96,8 @@ fn rows(replay: &Replay, steps: Option<&[LayoutStep]>) -> (Vec<ReplayStepRow>, V
         let expected = replay.expected.as_ref().and_then(|ids| ids.get(number)).map(ToString::to_string);
         let expected = expected.or_else(|| taken?.expected.as_ref().map(ToString::to_string));
         let got = taken.and_then(|taken| taken.id.as_ref()).map(ToString::to_string);
-        let compared = match (&expected, &got) {
-            (Some(expected), Some(got)) if expected == got => IdComparison::Same,
-            (Some(_), Some(_)) => IdComparison::Differs,
-            _ => IdComparison::Nothing,
-        };
-        let first = compared == IdComparison::Differs && !differed;
+        let is_same = expected.as_ref().zip(got.as_ref()).map(|(expected, got)| expected == got);
+        let first = is_same == Some(false) && !differed;
         differed |= first;
         let written = steps.and_then(|steps| steps.get(number)).map(ToString::to_string);
         let what = written.or_else(|| taken.map(describe)).unwrap_or_else(|| "–".to_owned());
@@ -117,7 +106,7 @@ fn rows(replay: &Replay, steps: Option<&[LayoutStep]>) -> (Vec<ReplayStepRow>, V
             what,
             expected,
             got,
-            compared,
+            is_same,
             first,
             executed: taken.is_some(),
             unrecorded: replay.lacks_steps(),
@@ -167,23 +156,9 @@ fn verdict(replay: &Replay) -> Badge {
     }
 }
 
-fn cause(replay: &Replay) -> &'static str {
-    match replay.cause {
-        ReplayCause::Requested => "requested",
-        ReplayCause::Restart => "restart of the daemon",
-    }
-}
-
 /// Milliseconds, to a tenth.
 fn milliseconds(us: u64) -> String {
     format!("{}.{} ms", us / 1000, us % 1000 / 100)
-}
-
-impl ReplayPage {
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "templates call it with references")]
-    fn took(us: &u64) -> String {
-        milliseconds(*us)
-    }
 }
 
 pub(super) async fn list(call: Call, query: ListQuery) -> Reply {

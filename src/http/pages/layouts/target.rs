@@ -8,7 +8,7 @@ use crate::domain::layout::{Enforcement, Layout, Role, Version};
 use crate::domain::{GpuUuid, LayoutName};
 use crate::http::extract::Call;
 use crate::http::pages::forms::Form;
-use crate::http::pages::gpus::{GpuNames, GpuRow};
+use crate::http::pages::gpus::{GpuDisplayNames, GpuRow};
 use crate::http::problem::Problem;
 use crate::service::daemons::DaemonView;
 use crate::service::layouts::LayoutTarget;
@@ -17,7 +17,7 @@ use crate::service::layouts::LayoutTarget;
 pub(super) struct Places {
     pub(super) daemons: Vec<DaemonView>,
     gpus: Vec<GpuRow>,
-    names: GpuNames,
+    pub(super) names: GpuDisplayNames,
 }
 
 /// A role of the layout, and the GPUs that can take it.
@@ -36,7 +36,7 @@ pub(super) struct GpuChoice {
 impl Places {
     pub(super) async fn of(call: &Call) -> Result<Self, Problem> {
         let gpus = call.gpus().await?;
-        Ok(Self { daemons: call.daemons().await?, names: GpuNames::of(&gpus), gpus })
+        Ok(Self { daemons: call.daemons().await?, names: GpuDisplayNames::of(&gpus), gpus })
     }
 
     /// The named daemon, or the only one that can hold the layout.
@@ -51,11 +51,6 @@ impl Places {
         let mut fit =
             self.daemons.iter().filter(|daemon| daemon.spec.mode == mode && !daemon.spec.is_observed());
         fit.next().filter(|_| fit.next().is_none())
-    }
-
-    /// The display name of a GPU.
-    pub(super) fn called(&self, gpu: &GpuUuid) -> String {
-        self.names.name(gpu)
     }
 
     /// A version of a layout on a daemon, on the GPUs that the form chooses.
@@ -94,7 +89,7 @@ impl Places {
                 typed.or(kept).or(by_index).or_else(|| offered.get(place)).or_else(|| offered.first());
             let gpu = |uuid: &GpuUuid| GpuChoice {
                 uuid: uuid.clone(),
-                called: self.called(uuid),
+                called: self.names.name(uuid),
                 chosen: Some(uuid) == chosen,
             };
             RoleChoice { role, gpus: offered.iter().map(gpu).collect() }

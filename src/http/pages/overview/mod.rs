@@ -11,7 +11,7 @@ use super::banner::Banner;
 use super::daemons::{DaemonSummary, daemon_rows};
 use super::format::Tone;
 use super::frame::{Frame, Section};
-use super::gpus::{self, GpuNames, GpuRow};
+use super::gpus::{self, GpuDisplayNames, GpuRow};
 use super::operations::{OperationSummary, under_way};
 use super::rendered;
 use crate::domain::count::counted;
@@ -35,7 +35,7 @@ struct OverviewPage {
     under_way: Vec<OperationSummary>,
     daemons: Vec<DaemonSummary>,
     gpus: Vec<GpuRow>,
-    names: GpuNames,
+    names: GpuDisplayNames,
     events: Vec<Event>,
 }
 
@@ -93,7 +93,7 @@ pub(super) async fn show(call: Call) -> Reply {
     attention.sort_by_key(|one| one.tone);
     let under_way = under_way(&call, None).await?;
     let frame = call.frame(Section::Overview, "Overview").await.live();
-    let names = GpuNames::of(&gpus);
+    let names = GpuDisplayNames::of(&gpus);
     Ok(rendered(&OverviewPage { frame, banner, attention, under_way, daemons, gpus, names, events }))
 }
 

@@ -7,7 +7,7 @@ use super::super::frame::{Frame, Section};
 use super::super::gpus::{GpuRow, name_gpus_by_index};
 use super::super::rendered;
 use super::super::spec_form::{self, FormSpec, REVISION, SpecDraft};
-use super::prediction::{PredictionView, places};
+use super::prediction::{self, PredictionView, places};
 use crate::domain::access::Right;
 use crate::domain::daemon::Mode;
 use crate::domain::duration::parse_duration;
@@ -36,19 +36,6 @@ struct TenantFormPage {
     /// An example of an expiry.
     in_two_days: String,
     outcome: PredictionView,
-}
-
-impl TenantFormPage {
-    fn action(&self) -> String {
-        self.edited.as_ref().map_or_else(|| "/tenants".to_owned(), |name| format!("/tenants/{name}/edit"))
-    }
-
-    fn share(&self) -> &str {
-        match self.form.text("share") {
-            "" => "default",
-            share => share,
-        }
-    }
 }
 
 /// The prediction beside the form, by itself.

@@ -4,26 +4,22 @@ mod environment;
 mod form;
 mod leases;
 mod prediction;
-mod verification;
 
 use askama::Template;
 use axum::Router;
 use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::{get, post};
 
-use self::environment::Environment;
 use self::prediction::places;
-use self::verification::VerifiedSettingRow;
 use super::banner::Banner;
 use super::chart::Chart;
 use super::format::{self, Amount, Amounts, Badge, Moment, Tone, or, or_dash};
 use super::forms::rehearsal_refusal;
 use super::frame::{Frame, Section};
-use super::gpus::GpuNames;
+use super::gpus::GpuDisplayNames;
 use super::lists::{ListQuery, list_page};
 use super::{rendered, spec_form};
 use crate::domain::access::{Right, Role};
-use crate::domain::attribution::AttributedBy;
 use crate::domain::client::LeaseKind;
 use crate::domain::condition::ConditionType;
 use crate::domain::count::{counted, joined};
@@ -35,16 +31,16 @@ use crate::domain::layout::status::PartitionStatus;
 use crate::domain::provisioning::{ProvisioningStatus, ProvisioningStrategy};
 use crate::domain::resolution::context_bytes;
 use crate::domain::tenant::{EffectiveMemory, TenantSpec};
-use crate::domain::verification::Verification;
+use crate::domain::verification::{SettingComparison, SettingValue, Verification, VerifiedSetting};
 use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, MemoryLimit, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
-use crate::http::problem::{Answer, Reply};
+use crate::http::problem::{Answer, Problem, Reply};
 use crate::service::daemons::DaemonView;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::tenants::leases::HeldLease;
-use crate::service::tenants::{TenantFilter, TenantView};
+use crate::service::tenants::{EnvironmentView, TenantFilter, TenantView};
 use crate::service::{WriteOptions, etag};
 use crate::words::priority;
 
@@ -60,7 +56,7 @@ pub(super) fn router() -> Router<AppState> {
         .route("/tenants/{name}/delete", get(confirm_delete).post(delete))
         .route("/tenants/{name}/history", get(history))
         .route("/tenants/{name}/leases/{id}/revoke", get(leases::confirm_revoke).post(leases::revoke))
-        .route("/tenants/{name}/verify", post(verification::verify))
+        .route("/tenants/{name}/verify", post(verify))
 }
 
 /// Events shown for a tenant.
@@ -121,18 +117,17 @@ struct TenantPage {
     tenant: TenantView,
     /// True if the user may see the host's daemons and GPUs.
     of_host: bool,
-    gpus: GpuNames,
+    gpus: GpuDisplayNames,
     settings: Vec<TenantSettingRow>,
     verification: Verification,
-    /// The settings that the last verification compared.
-    compared: Vec<VerifiedSettingRow>,
     places: Vec<PartitionStatus>,
     clients: Vec<ClientView>,
     leases: Vec<HeldLease>,
     chart: Chart,
     /// Start of the known history of its clients.
     history_since: Moment,
-    environment: Environment,
+    /// The environment, or the reason for which there is none.
+    environment: Result<EnvironmentView, String>,
     events: Vec<Event>,
 }
 
@@ -150,6 +145,11 @@ impl TenantPage {
     fn revokes(&self, lease: &HeldLease) -> bool {
         self.frame.operates() || (lease.kind == LeaseKind::Own && self.frame.terminates())
     }
+
+    /// A value that a CUDA client saw, or that was configured.
+    fn words(&self, one: &SettingComparison, value: &SettingValue) -> String {
+        value.words(one.setting, |gpu| self.gpus.name(gpu))
+    }
 }
 
 async fn show(call: Call, Path(name): Path<TenantName>) -> Reply {
@@ -162,7 +162,7 @@ async fn show(call: Call, Path(name): Path<TenantName>) -> Reply {
         Ok(daemon) if of_host => Some(daemon),
         _ => None,
     };
-    let gpus = if of_host { call.gpu_names().await } else { GpuNames::default() };
+    let gpus = if of_host { call.gpu_names().await } else { GpuDisplayNames::default() };
     let of_tenant = || Some(name.clone());
     let from = service.first_event_of_tenant(ctx, &name).await?;
     let events = EventFilter { tenant: of_tenant(), from, ..EventFilter::default() };
@@ -174,7 +174,6 @@ async fn show(call: Call, Path(name): Path<TenantName>) -> Reply {
         banner: Banner::of(&call, incidents).await?,
         of_host,
         settings: settings(&tenant, daemon.as_ref(), &places, &gpus),
-        compared: verification::rows(&verification, &tenant, &gpus),
         verification,
         places,
         gpus,
@@ -183,7 +182,10 @@ async fn show(call: Call, Path(name): Path<TenantName>) -> Reply {
         chart: Chart::of_tenant(call.now(), &name, service.tenant_history(ctx, &name)?),
         history_since: Moment(service.tenant_history_since(ctx, &name)?),
         // With partitions this polls the daemon each time, since the copied environment must be valid.
-        environment: Environment::of(ctx, service.tenant_environment(ctx, &name).await, &name),
+        environment: service
+            .tenant_environment(ctx, &name)
+            .await
+            .map_err(|error| Problem::of(error, &ctx.actor).detail),
         events: call.newest_events(events, EVENTS).await?,
         tenant,
     }))
@@ -194,7 +196,7 @@ fn settings(
     tenant: &TenantView,
     daemon: Option<&DaemonView>,
     places: &[PartitionStatus],
-    names: &GpuNames,
+    names: &GpuDisplayNames,
 ) -> Vec<TenantSettingRow> {
     let left = |default: Option<String>, otherwise: &str| match daemon {
         None => "daemon's default".to_owned(),
@@ -304,17 +306,6 @@ fn by_strategy(provisioning: &ProvisioningStatus, tenant: &TenantName) -> String
     format!("daemon's strategy: {} over {clients}{weight}", provisioning.strategy.as_str())
 }
 
-/// Returns the evidence that a client belongs to its tenant, in a few words.
-pub(super) fn attributed(by: AttributedBy) -> &'static str {
-    match by {
-        AttributedBy::Lease => "started by mps-manager run",
-        AttributedBy::Container => "by its container, which has this tenant's directory mounted",
-        AttributedBy::Uid => "by its user, which only this tenant has",
-        AttributedBy::Environment => "by its environment, a hint that can be forged",
-        AttributedBy::Unattributed => "unknown",
-    }
-}
-
 #[derive(Template)]
 #[template(path = "tenant_delete.html")]
 struct DeletePage {
@@ -345,4 +336,10 @@ async fn delete(Call { app, ctx }: Call, Path(name): Path<TenantName>, form: sup
 async fn history(call: Call, Path(name): Path<TenantName>) -> Answer<Chart> {
     let points = call.app.service.tenant_history(&call.ctx, &name)?;
     Ok(axum::Json(Chart::of_tenant(call.now(), &name, points)))
+}
+
+/// Starts a verification, and redirects to the tenant, whose page shows the result.
+async fn verify(Call { app, ctx }: Call, Path(name): Path<TenantName>) -> Reply {
+    app.service.verify_tenant(&ctx, name.clone(), WriteOptions::default()).await?;
+    Ok(Redirect::to(&format!("/tenants/{name}#verification")).into_response())
 }

@@ -1,8 +1,6 @@
 //! Prediction of a tenant's resources, shown beside its form.
 
 use super::super::format::{Amount, or};
-use crate::domain::count::counted;
-use crate::domain::daemon::Mode;
 use crate::domain::layout::status::PartitionStatus;
 use crate::domain::prediction::{GpuPrediction, Prediction};
 use crate::domain::{MemoryLimit, TenantName};
@@ -39,12 +37,6 @@ impl PredictionView {
         warnings.extend(self.unplaced.iter().map(|why| ("Partition".to_owned(), why.clone())));
         warnings
     }
-
-    pub(super) fn gpus(&self) -> impl Iterator<Item = OutlookRow<'_>> {
-        self.prediction
-            .iter()
-            .flat_map(|prediction| prediction.gpus.iter().map(move |gpu| OutlookRow { prediction, gpu }))
-    }
 }
 
 /// The partitions that a layout binds a tenant to.
@@ -54,43 +46,12 @@ pub(super) fn places(name: &TenantName, daemon: Option<&DaemonView>) -> Vec<Part
     partitions.filter(|partition| partition.tenants.contains(name)).cloned().collect()
 }
 
-/// A GPU of the tenant.
-pub(super) struct OutlookRow<'a> {
-    pub(super) prediction: &'a Prediction,
-    pub(super) gpu: &'a GpuPrediction,
-}
-
-impl OutlookRow<'_> {
-    pub(super) fn sms(&self) -> String {
-        match (self.gpu.sms, self.gpu.total_sms) {
-            _ if self.prediction.mode == Mode::Static => "those of its partition".to_owned(),
-            (Some(sms), Some(total)) => format!("{sms} of {total}"),
-            _ => "unknown".to_owned(),
-        }
-    }
-
-    pub(super) fn how(&self) -> String {
-        match self.prediction.percentage {
-            Some(_) if !self.gpu.is_measured => "predicted; not measured on this kind of GPU".to_owned(),
-            Some(percentage) => format!("{percentage} %, as measured on this kind of GPU"),
-            None => String::new(),
-        }
-    }
-
-    pub(super) fn limit(&self) -> String {
-        words(self.gpu.limit.map(MemoryLimit::bytes).or(self.gpu.memory))
-    }
-
-    pub(super) fn allowed(&self) -> String {
-        words(self.gpu.allowed)
-    }
-
-    pub(super) fn others_without_limit(&self) -> String {
-        counted(self.gpu.others_without_limit, "tenant")
-    }
+/// The limit of a process on a GPU.
+pub(super) fn limit(gpu: &GpuPrediction) -> String {
+    amount(gpu.limit.map(MemoryLimit::bytes).or(gpu.memory))
 }
 
 /// An amount of memory, where it is known.
-fn words(bytes: Option<u64>) -> String {
+pub(super) fn amount(bytes: Option<u64>) -> String {
     or("memory that the driver does not report", bytes.map(Amount))
 }
