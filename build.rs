@@ -29,7 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         for entry in std::fs::read_dir(Path::new("docs").join(folder))? {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "md" || extension == "svg") {
-                let page = path.strip_prefix("docs")?.to_str().ok_or("the name of a page is UTF-8")?.to_owned();
+                let page =
+                    path.strip_prefix("docs")?.to_str().ok_or("the name of a page is UTF-8")?.to_owned();
                 pages.insert(page, std::fs::read_to_string(&path)?);
             }
         }

@@ -10,7 +10,7 @@ pub struct Edges<K, V> {
 
 /// Changes between two observations, in the order of the keys.
 #[derive(Debug)]
-pub struct Changes<K, V> {
+pub struct EdgeChanges<K, V> {
     /// Things that are new.
     pub appeared: Vec<(K, V)>,
     /// Things whose value is another one, with the present value.
@@ -39,7 +39,7 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Edges<K, V> {
     }
 
     /// Takes all things that are there now, and returns what differs from the last observation.
-    pub fn observe(&mut self, now: BTreeMap<K, V>) -> Changes<K, V> {
+    pub fn observe(&mut self, now: BTreeMap<K, V>) -> EdgeChanges<K, V> {
         let mut before = std::mem::replace(&mut self.known, now);
         let (mut appeared, mut changed) = (Vec::new(), Vec::new());
         for (key, value) in &self.known {
@@ -49,7 +49,7 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Edges<K, V> {
                 Some(_) => {}
             }
         }
-        Changes { appeared, changed, ended: before.into_iter().collect() }
+        EdgeChanges { appeared, changed, ended: before.into_iter().collect() }
     }
 }
 

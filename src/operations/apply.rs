@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::daemon::{handle, the_daemon};
+use super::daemon::handle;
+use super::engine::the_daemon;
 use super::layout::{
     ApplyFailed, Awaited, DesiredLayoutChange, READ_BACK, RemovedPartition, RunProgress, WRITE,
 };

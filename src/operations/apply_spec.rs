@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Engine, OperationFailure, Result, daemon};
+use super::{Engine, OperationFailure, Result, daemon, engine};
 use crate::domain::count::counted;
 use crate::domain::event::DomainEvent;
 use crate::domain::layout::status::{LayoutState, LayoutStatus};
@@ -191,7 +191,7 @@ async fn delete_layout(engine: &Engine, operation: Uuid, name: LayoutName) -> Re
     transact!(engine.store, OperationFailure, |db| {
         let holders = store::daemons::with_layout(&mut *db, &name).await?;
         if !holders.is_empty() {
-            return Err(format!("it is still on daemon {}", daemon::names(&holders)).into());
+            return Err(format!("it is still on daemon {}", engine::names(&holders)).into());
         }
         let Some(newest) = store::layouts::newest(&mut *db, &name).await? else { return Ok(()) };
         store::layouts::delete(&mut *db, &name).await?;

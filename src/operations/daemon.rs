@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::engine::{names, the_daemon};
 use super::{Engine, OperationFailure, Result};
 use crate::domain::DaemonName;
 use crate::domain::condition::{self, ConditionReason};
@@ -159,31 +160,15 @@ async fn take_away(engine: &Engine, operation: &Operation, grace_s: u32) -> Resu
     engine.publish(the_daemon(operation)?).await
 }
 
-/// The daemon of an operation that works on one.
-pub(super) fn the_daemon(operation: &Operation) -> Result<&DaemonName> {
-    match operation.daemons.as_slice() {
-        [daemon] => Ok(daemon),
-        _ => {
-            Err(format!("the operation works on {:?} and not on one daemon", names(&operation.daemons))
-                .into())
-        }
-    }
-}
-
 /// The handle of a daemon's driver.
 pub(super) fn handle(engine: &Engine, daemon: &DaemonName) -> Result<Handle> {
     engine.fleet.get(daemon).ok_or_else(|| format!("daemon {daemon} is gone").into())
 }
 
-/// Daemons in words.
-pub(super) fn names(daemons: &[DaemonName]) -> String {
-    daemons.iter().map(DaemonName::as_str).collect::<Vec<_>>().join(", ")
-}
-
 /// Writes whether the daemon should run, and publishes it.
 async fn write_state(engine: &Engine, operation: &Operation, state: DesiredState) -> Result<((), String)> {
     transact!(engine, change_daemon(operation), |_, spec| {
-        Ok((spec.desired_state != state).then(|| DaemonSpec { desired_state: state, ..spec }))
+        Ok((spec.desired_state != state).then_some(DaemonSpec { desired_state: state, ..spec }))
     })?;
     Ok(((), summary(state)))
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 
-use super::daemon::{handle, the_daemon};
+use super::daemon::handle;
+use super::engine::the_daemon;
 use super::{Engine, OperationFailure, Result, Stop};
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientId, LeaseKind, LeaseRecord, StoppedPolicy};
@@ -108,7 +109,7 @@ async fn undone(engine: &Engine, operation: &Operation) -> Result<((), String)> 
 /// Writes whether the daemon takes clients, and publishes it; false when it was so.
 async fn set_schedulable(engine: &Engine, operation: &Operation, schedulable: bool) -> Result<bool> {
     let (_, changed) = transact!(engine, change_daemon(operation), |_, spec| {
-        Ok((spec.schedulable != schedulable).then(|| DaemonSpec { schedulable, ..spec }))
+        Ok((spec.schedulable != schedulable).then_some(DaemonSpec { schedulable, ..spec }))
     })?;
     Ok(changed)
 }

@@ -9,13 +9,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::daemon::the_daemon;
 use super::failure::OperationFailure;
 use crate::clock::Clock;
-use crate::domain::TenantName;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::gpu::Gpu;
 use crate::domain::operation::{Operation, OperationEnd, Undo};
+use crate::domain::{DaemonName, TenantName};
 use crate::gpu::{Inventory as _, Suspendable, TimeLimited};
 use crate::metrics::operations::Operations;
 use crate::operations::Result;
@@ -236,5 +235,21 @@ impl Engine {
             self.outcomes.ended(operation.request.kind(), state.as_str());
         }
         Ok(())
+    }
+}
+
+/// Daemons in words.
+pub(super) fn names(daemons: &[DaemonName]) -> String {
+    daemons.iter().map(DaemonName::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// The daemon of an operation that works on one.
+pub(super) fn the_daemon(operation: &Operation) -> Result<&DaemonName> {
+    match operation.daemons.as_slice() {
+        [daemon] => Ok(daemon),
+        _ => {
+            Err(format!("the operation works on {:?} and not on one daemon", names(&operation.daemons))
+                .into())
+        }
     }
 }

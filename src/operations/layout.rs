@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::daemon::{handle, the_daemon};
+use super::daemon::handle;
+use super::engine::the_daemon;
 use super::{Engine, OperationFailure, Result};
 use crate::domain::client::ClientId;
 use crate::domain::condition::{self};

@@ -10,7 +10,8 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::time::Instant;
 
-use super::daemon::{handle, names, readiness, stopped};
+use super::daemon::{handle, readiness, stopped};
+use super::engine::names;
 use super::holders::Holders;
 use super::{Engine, OperationFailure, Result, Stop, drain};
 use crate::domain::count::{counted, joined};
@@ -352,7 +353,9 @@ impl Engine {
             Ok(desired)
         })?;
         let daemons = desired.iter().map(|desired| desired.name.clone()).collect();
-        desired.into_iter().for_each(|desired| self.fleet.publish(desired, None));
+        for desired in desired {
+            self.fleet.publish(desired, None);
+        }
         Ok(daemons)
     }
 }

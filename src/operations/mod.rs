@@ -120,7 +120,7 @@ impl Engine {
         engine.cancel_token(operation.id);
         self.tasks.spawn(async move {
             let id = operation.id;
-            tracing::info!(operation = %id, kind = operation.request.kind(), daemons = %daemon::names(&operation.daemons), "operation begins");
+            tracing::info!(operation = %id, kind = operation.request.kind(), daemons = %engine::names(&operation.daemons), "operation begins");
             let whole = async {
                 let result = engine.run_to_end(&operation, undo).await;
                 tracing::info!(operation = %id, ?result, "operation ended");
@@ -179,7 +179,9 @@ impl Engine {
     async fn publish(&self, name: &DaemonName) -> Result<()> {
         let (gpus, manager_uid, name) = (self.gpus().await?, self.manager_uid, name.clone());
         let desired = transact!(self.store, |db| store::plans::desired(db, &name, &gpus, manager_uid).await)?;
-        desired.into_iter().for_each(|desired| self.fleet.publish(desired, None));
+        if let Some(desired) = desired {
+            self.fleet.publish(desired, None);
+        }
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::daemon::the_daemon;
+use super::engine::the_daemon;
 use super::layout::OutlookError;
 use super::{Engine, OperationFailure, Result};
 use crate::domain::gpu::ChunkCensus;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::daemon::{handle, the_daemon};
+use super::daemon::handle;
+use super::engine::the_daemon;
 use super::{Engine, Result};
 use crate::domain::client::{ClientFacts, ClientId, StoppedPolicy};
 use crate::domain::operation::Operation;

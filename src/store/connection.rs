@@ -12,6 +12,9 @@ use super::{Result, StoreError};
 /// Time that a connection waits for another process that locks the file, such as a backup.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A connection, in the transaction that its caller began.
+pub type Db = sqlx::SqliteConnection;
+
 /// The options of every connection.
 pub(super) fn options(path: &Path) -> Result<SqliteConnectOptions> {
     Ok(SqliteConnectOptions::from_str("sqlite:")?

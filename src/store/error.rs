@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use super::failure::{self, StorageFailure};
 
+/// The result of what needs the store.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
 /// An error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

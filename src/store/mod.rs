@@ -49,11 +49,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::BoxFuture;
-use sqlx::SqliteConnection;
 use sqlx::sqlite::{SqlitePool, SqlitePoolOptions};
 use tokio::sync::watch;
 
-pub use error::StoreError;
+pub use connection::Db;
+pub use error::{Result, StoreError};
 pub use writer::{Transaction, TransactionEnd};
 
 use self::connection::{beside, options, restrict_to_owner};
@@ -62,11 +62,6 @@ use self::values::{from_json, parsed, to_json};
 use self::writer::JobSource;
 use crate::domain::health::HostHealth;
 use crate::metrics::store::Commits;
-
-/// A connection, in the transaction that its caller began.
-pub type Db = SqliteConnection;
-/// The result of what needs the store.
-pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// Runs a job in a transaction of the writer and awaits its commit: `transact!(backend, write(&permit), |db| { … })` is
 /// `backend.write(&permit, move |db| Box::pin(async move { … })).await`. Without a method it is [`Store::commit`], which may fail with

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::sentence::Words;
+use super::sentence::SentenceWords;
 use crate::condition::ConditionType;
 use crate::event::Severity;
 
@@ -58,7 +58,7 @@ macro_rules! kinds {
             }
 
             /// Describes an incident, while it lasts or once it is over.
-            pub(super) fn sentence(self, Words { $($word),+ }: Words<'_>, is_over: bool) -> String {
+            pub(super) fn sentence(self, SentenceWords { $($word),+ }: SentenceWords<'_>, is_over: bool) -> String {
                 match (self, is_over) {
                     $(
                         (Self::$variant, false) => format!($open),

@@ -10,7 +10,7 @@ use crate::count::{counted, enumerated};
 const NAMED: usize = 3;
 
 /// The parts of an incident's sentence that vary, of which each kind uses some.
-pub(super) struct Words<'w> {
+pub(super) struct SentenceWords<'w> {
     pub(super) daemon: &'w str,
     /// Time to recovery, as `after 0.9 s`; empty where there is none to measure.
     pub(super) after: String,
@@ -71,7 +71,7 @@ impl Incident {
             1 => "; 1 more has ended".to_owned(),
             more => format!("; {more} more have ended"),
         };
-        let words = Words {
+        let words = SentenceWords {
             daemon: self.daemon.as_str(),
             after: self.time_to_recovery_ms().map(recovery_words).unwrap_or_default(),
             suspected: self.suspicion_words(),

@@ -138,7 +138,7 @@ pub(super) async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<
 /// Returns true if a body came too slowly.
 fn too_slow(rejection: &BytesRejection) -> bool {
     let mut causes = std::iter::successors(rejection.source(), |error| (*error).source());
-    causes.any(|cause| cause.is::<TimeoutError>())
+    causes.any(<dyn std::error::Error>::is::<TimeoutError>)
 }
 
 /// Reads a JSON body.

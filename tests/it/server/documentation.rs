@@ -98,9 +98,9 @@ fn program_serves_its_own_documentation() {
         for target in linked(&answer.text) {
             let target = base.join(target).expect("a path");
             // The repository has more than docs/.
-            let is_served = target.path().starts_with("/docs/")
-                && (target.path().ends_with(".md") || target.path().ends_with(".svg"));
-            if is_served {
+            let is_of =
+                |extension: &str| Path::new(target.path()).extension().is_some_and(|own| own == extension);
+            if target.path().starts_with("/docs/") && (is_of("md") || is_of("svg")) {
                 assert_eq!(anyone.get(target.path()).status, 200, "{page}: {target}");
             }
         }
@@ -111,9 +111,9 @@ fn program_serves_its_own_documentation() {
 /// Returns the number of files with this extension below a folder.
 fn walked(folder: PathBuf, extension: &str) -> usize {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
-    let count = |path: PathBuf| match path.is_dir() {
-        true => walked(path, extension),
-        false => usize::from(path.extension().is_some_and(|own| own == extension)),
+    let count = |path: PathBuf| {
+        let own = path.extension().is_some_and(|own| own == extension);
+        if path.is_dir() { walked(path, extension) } else { usize::from(own) }
     };
     entries.map(count).sum()
 }
