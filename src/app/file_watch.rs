@@ -11,7 +11,7 @@ use crate::domain::event::{AuditDamage, DomainEvent};
 use crate::domain::health::{FaultReport, HostFault, HostHealth};
 use crate::host::files::free_bytes;
 use crate::store::audit_head::{self, AUDIT_HEAD, AuditHead};
-use crate::store::{self, Store, StoreError};
+use crate::store::{self, Store, transact};
 
 /// Pause between two checks of the files; a row that was committed longer ago than this is remembered in `audit.head`.
 const EVERY: Duration = Duration::from_secs(1);
@@ -97,15 +97,8 @@ pub(super) async fn compare_audit(
         return Ok(());
     }
     let event = DomainEvent::DatabaseRowsLost(damage);
-    let written: Result<(), StoreError> = store
-        .commit(move |db| {
-            Box::pin(async move {
-                store::events::append(db, &event.into(), clock.unix_ms()).await?;
-                Ok(())
-            })
-        })
-        .await;
-    written.map_err(refused)
+    let written = transact!(store, |db| store::events::append(db, &event.into(), clock.unix_ms()).await);
+    written.map(drop).map_err(refused)
 }
 
 /// Watches the database's files and the free space of their disk until shutdown, tries failed writes again, and remembers the end of the

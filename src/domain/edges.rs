@@ -25,7 +25,7 @@ impl<K, V> Default for Edges<K, V> {
     }
 }
 
-/// What an earlier manager knew.
+/// Takes what an earlier manager knew as the last observation.
 impl<K: Ord, V> FromIterator<(K, V)> for Edges<K, V> {
     fn from_iter<T: IntoIterator<Item = (K, V)>>(known: T) -> Self {
         Self { known: known.into_iter().collect() }

@@ -92,9 +92,11 @@ pub(super) async fn once(
             Ok(response) => response,
             Err(problem) => problem.into_response(),
         },
-        (KeyPolicy::Refuse, _) => Problem::new(ProblemKind::IdempotencyKeyRefused, "the answer to this request contains a secret that is not stored, so a repeated request cannot get it again: leave \
-             the Idempotency-Key out")
-        .into_response(),
+        (KeyPolicy::Refuse, _) => {
+            let detail = "the answer to this request contains a secret that is not stored, so a repeated request cannot get it again: \
+                          leave the Idempotency-Key out";
+            Problem::new(ProblemKind::IdempotencyKeyRefused, detail).into_response()
+        }
         (KeyPolicy::NoEffect | KeyPolicy::StoreAnswer, _) => next.run(request).await,
     }
 }

@@ -56,26 +56,19 @@ impl Grouping<'_> {
             }
             Event::BypassAppeared { processes, present, .. } => self.bypass(processes, present),
             Event::BypassChanged { present, .. } => self.bypass(&[], present),
-            Event::ExposureDetected { present, .. } => Incident {
-                suspects: present
-                    .iter()
-                    .map(|one| suspect(one.process, one.program.as_ref(), None))
-                    .collect(),
-                ..self.detailed(Kind::SocketExposed, Topic::Daemon, &[describe_exposures(present)])
-            },
-            Event::ForeignUserAppeared { present, .. } => Incident {
-                suspects: present
-                    .iter()
-                    .map(|one| suspect(one.process, one.program.as_ref(), None))
-                    .collect(),
-                ..self.detailed(Kind::ForeignUser, Topic::Daemon, &[describe_foreign_users(present)])
-            },
+            Event::ExposureDetected { present, .. } => {
+                let suspects = present.iter().map(|one| suspect(one.process, one.program.as_ref(), None));
+                self.beside(Kind::SocketExposed, describe_exposures(present), suspects)
+            }
+            Event::ForeignUserAppeared { present, .. } => {
+                let suspects = present.iter().map(|one| suspect(one.process, one.program.as_ref(), None));
+                self.beside(Kind::ForeignUser, describe_foreign_users(present), suspects)
+            }
             Event::ForeignDaemonAppeared { present, .. } => {
                 let program = "nvidia-cuda-mps-control".to_owned();
                 let suspects =
                     present.iter().map(|one| suspect(one.process, Some(&program), one.owner.tenant.as_ref()));
-                let report = self.detailed(Kind::GpuShared, Topic::Daemon, &[name_sharing(present)]);
-                Incident { suspects: suspects.collect(), ..report }
+                self.beside(Kind::GpuShared, name_sharing(present), suspects)
             }
             Event::BreachDetected(MemoryBreach { client, tenant, program, gpu, used, limit, .. }) => {
                 let topic = Topic::Client { client: *client, operation: None };
@@ -106,6 +99,11 @@ impl Grouping<'_> {
             detail: Some(findings.join(", ")).filter(|words| !words.is_empty()),
             ..self.of(kind, topic)
         }
+    }
+
+    /// Returns a report of processes that are beside the daemon, in words and one by one.
+    fn beside(&self, kind: Kind, detail: String, suspects: impl Iterator<Item = Suspect>) -> Incident {
+        Incident { suspects: suspects.collect(), ..self.detailed(kind, Topic::Daemon, &[detail]) }
     }
 
     fn fault(&self, fault: &ServerFault) -> Incident {

@@ -123,10 +123,10 @@ pub(super) fn end_of(event: &DomainEvent, open: &Incident) -> Option<IncidentEnd
             let is_its = |client| Some(client) == left.client;
             (Recovered, matches!(topic, Topic::Client { client, operation: Some(_) } if is_its(*client)))
         }
-        // What another program started on its GPUs, or with its directory, goes on.
+        // What another program started on its GPUs, or with its directory, remains.
         Event::DaemonStopped { .. } => {
-            let goes_on = matches!(kind, Kind::Bypass | Kind::SocketExposed | Kind::GpuShared);
-            (Stopped, !goes_on && !matches!(kind, Kind::GpuMissing | Kind::LayoutIdsDiffer))
+            let remains = matches!(kind, Kind::Bypass | Kind::SocketExposed | Kind::GpuShared);
+            (Stopped, !remains && !matches!(kind, Kind::GpuMissing | Kind::LayoutIdsDiffer))
         }
         Event::DaemonDeleted { .. } | Event::DaemonReleased { .. } => (Replaced, true),
         Event::DaemonChanged { gpus, fields, .. } => {

@@ -112,7 +112,7 @@ where
     let path = P::path();
     let method = axum_method(P::methods().first().expect("a handler declares its method"));
     let is_checked_in = Endpoint::at(&method, &path).is_some();
-    assert!(is_checked_in, "openapi/v1.json lacks {method} {path}: write it anew (CONTRIBUTING.md)");
+    assert!(is_checked_in, "openapi/v1.json lacks {method} {path}: regenerate it (CONTRIBUTING.md)");
     let filter = MethodFilter::try_from(method).expect("axum routes it");
     *router = std::mem::take(router).route(&path, on(filter, handler));
 }

@@ -1,4 +1,4 @@
-//! What several pages read for their caller.
+//! Reads that several pages make for their caller.
 
 use super::gpus::{GpuDisplayNames, GpuRow};
 use crate::domain::DaemonName;

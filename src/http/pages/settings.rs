@@ -74,7 +74,7 @@ struct LoginUrlPage {
     until: Moment,
 }
 
-/// What maintenance does to its daemons.
+/// Effect of maintenance on its daemons.
 pub(super) fn maintenance(state: MaintenanceState) -> &'static str {
     match state {
         MaintenanceState::Draining => {

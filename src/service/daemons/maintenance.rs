@@ -142,18 +142,14 @@ impl Service {
         let permit = ctx.require(Right::Operate)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
-        backend
-            .request_operation(&permit, options, |db, _| {
-                Box::pin(async move {
-                    refuse_another(&mut *db).await?;
-                    let Some(maintenance) = store::maintenance::get(&mut *db).await? else {
-                        return Err(conflict!("the host is not in maintenance: there is nothing to end"));
-                    };
-                    let daemons = store::daemons::managed_on(&mut *db, &maintenance.gpus).await?;
-                    Ok((OperationRequest::EndMaintenance, daemons))
-                })
-            })
-            .await
+        transact!(backend, request_operation(&permit, options), |db, _| {
+            refuse_another(&mut *db).await?;
+            let Some(maintenance) = store::maintenance::get(&mut *db).await? else {
+                return Err(conflict!("the host is not in maintenance: there is nothing to end"));
+            };
+            let daemons = store::daemons::managed_on(&mut *db, &maintenance.gpus).await?;
+            Ok((OperationRequest::EndMaintenance, daemons))
+        })
     }
 }
 

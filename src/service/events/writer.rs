@@ -20,7 +20,7 @@ use crate::host;
 use crate::service::{Backend, ServiceError};
 use crate::store::connected_clients::{self, ConnectedClient};
 use crate::store::events::Order;
-use crate::store::{self, Store, StoreError, Transaction};
+use crate::store::{self, Store, StoreError, Transaction, transact};
 use crate::supervisor::UnobservedClient;
 use crate::supervisor::report::event_queue::{DaemonObservations, EventQueue, Observation, QueuedItem};
 
@@ -94,16 +94,12 @@ async fn write_part(
     let mut pause = RETRY.0;
     loop {
         let (batch, boot_id) = (items.clone(), boot_id.to_owned());
-        let written: Result<(), ServiceError> = store
-            .commit(move |db| {
-                Box::pin(async move {
-                    for item in batch {
-                        write(&mut *db, item, &boot_id, clock).await?;
-                    }
-                    Ok(())
-                })
-            })
-            .await;
+        let written = transact!(store, ServiceError, |db| {
+            for item in batch {
+                write(&mut *db, item, &boot_id, clock).await?;
+            }
+            Ok(())
+        });
         match written {
             // Nothing is written to another machine's database.
             Ok(()) | Err(ServiceError::ReadOnly(_)) => return true,
@@ -377,16 +373,8 @@ impl Backend {
     pub async fn record_stop(&self) {
         let event = DomainEvent::ManagerStopped { pid: std::process::id() };
         let clock = self.parts.clock;
-        let written: Result<(), StoreError> = self
-            .parts
-            .store
-            .commit(move |db| {
-                Box::pin(async move {
-                    store::events::append(db, &event.into(), clock.unix_ms()).await?;
-                    Ok(())
-                })
-            })
-            .await;
+        let written =
+            transact!(self.parts.store, |db| store::events::append(db, &event.into(), clock.unix_ms()).await);
         if let Err(error) = written {
             tracing::warn!(%error, "the event that the manager stops could not be written");
         }

@@ -28,7 +28,7 @@ use crate::service::events::{NEVER, first_visible};
 use crate::service::layouts::check_note;
 use crate::service::page::{Page, Paged};
 use crate::service::{Service, ServiceError, WriteOptions, transaction_end};
-use crate::store::{self, StoreError};
+use crate::store::{self, StoreError, transact};
 
 /// The longest note, in characters.
 const LONGEST_NOTE: usize = 1000;
@@ -270,30 +270,25 @@ impl Service {
         let note = checked_note(request.note)?;
         let (clock, cause, key) = (ctx.clock, ctx.cause(), ctx.idempotency.clone());
         let actor = ctx.actor.clone();
-        backend
-            .write(&permit, move |db| {
-                Box::pin(async move {
-                    let now = clock.unix_ms();
-                    let view = once(db, key.as_deref(), now, async |db| {
-                        let found = store::incidents::get(&mut *db, id).await?;
-                        let (StoredIncident { incident, .. }, _) =
-                            found.ok_or_else(|| ServiceError::not_found("incident", &id))?;
-                        if let Some(before) = &incident.acknowledged {
-                            return Err(already_acknowledged(id, before));
-                        }
-                        let by = Some(actor.subject.to_string());
-                        let acknowledged = Acknowledgement { at: now, by, note };
-                        let incident =
-                            store::incidents::acknowledge(&mut *db, id, &incident, acknowledged).await?;
-                        let event = DomainEvent::IncidentAcknowledged(incident.notice(id));
-                        store::events::append(&mut *db, &event.because(cause), now).await?;
-                        Ok(IncidentView::for_actor(StoredIncident { id, incident }, &actor))
-                    })
-                    .await?;
-                    Ok::<_, ServiceError>((view, transaction_end(&options)))
-                })
+        transact!(backend, write(&permit), |db| {
+            let now = clock.unix_ms();
+            let view = once(db, key.as_deref(), now, async |db| {
+                let found = store::incidents::get(&mut *db, id).await?;
+                let (StoredIncident { incident, .. }, _) =
+                    found.ok_or_else(|| ServiceError::not_found("incident", &id))?;
+                if let Some(before) = &incident.acknowledged {
+                    return Err(already_acknowledged(id, before));
+                }
+                let by = Some(actor.subject.to_string());
+                let acknowledged = Acknowledgement { at: now, by, note };
+                let incident = store::incidents::acknowledge(&mut *db, id, &incident, acknowledged).await?;
+                let event = DomainEvent::IncidentAcknowledged(incident.notice(id));
+                store::events::append(&mut *db, &event.because(cause), now).await?;
+                Ok(IncidentView::for_actor(StoredIncident { id, incident }, &actor))
             })
-            .await
+            .await?;
+            Ok::<_, ServiceError>((view, transaction_end(&options)))
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use crate::domain::event::DomainEvent;
 use crate::domain::incident::intruders::{IntruderKind, IntruderTracker};
 use crate::domain::incident::{Incident, IncidentKind};
 use crate::service::{Backend, ServiceError};
-use crate::store::{self, StoreError};
+use crate::store::{self, StoreError, transact};
 
 impl Backend {
     /// Observes `what` if its events can be written, and writes them, all or none. Only then the tracker is replaced by the one that
@@ -38,15 +38,12 @@ impl Backend {
             return Ok(());
         }
         let clock = self.parts.clock;
-        let write = self.parts.store.commit(move |db| {
-            Box::pin(async move {
-                for event in events {
-                    store::events::append(&mut *db, &event.into(), clock.unix_ms()).await?;
-                }
-                Ok(())
-            })
-        });
-        write.await
+        transact!(self.parts.store, |db| {
+            for event in events {
+                store::events::append(&mut *db, &event.into(), clock.unix_ms()).await?;
+            }
+            Ok(())
+        })
     }
 
     /// The open incidents of a kind, which an earlier manager reported.
