@@ -1,0 +1,99 @@
+//! Writes: their conditions, dry runs and entity tags.
+
+use super::error::{Result, ServiceError};
+use crate::store::TransactionEnd;
+
+/// Conditions of a write, and the choice of a dry run.
+#[derive(Debug, Clone, Default)]
+pub struct WriteOptions {
+    /// Validate everything and keep nothing.
+    pub dry_run: bool,
+    /// Write only if this is the entity tag now; `*` is "if it exists".
+    pub if_match: Option<String>,
+    /// Write only if it does not exist (`If-None-Match: *`).
+    pub must_be_new: bool,
+}
+
+impl WriteOptions {
+    /// Options of a write without conditions.
+    pub fn unconditional(dry_run: bool) -> Self {
+        Self { dry_run, ..Self::default() }
+    }
+
+    /// Options of a dry run, which finds out whether the write would be refused.
+    pub fn rehearsal() -> Self {
+        Self::unconditional(true)
+    }
+}
+
+/// A written resource, and whether it is new.
+#[derive(Debug, Clone)]
+pub struct Written<T> {
+    /// The resource as it is now.
+    pub value: T,
+    /// True if the resource did not exist before.
+    pub created: bool,
+}
+
+/// The fields of a spec that had a value and have none now, as `defaults.priority`.
+pub(super) fn removed(before: &impl serde::Serialize, after: &impl serde::Serialize) -> Vec<String> {
+    use serde_json::Value;
+    fn collect(path: &str, before: &Value, after: &Value, found: &mut Vec<String>) {
+        let is_none = |value: &Value| match value {
+            Value::Null => true,
+            Value::Array(items) => items.is_empty(),
+            Value::Object(fields) => fields.is_empty(),
+            _ => false,
+        };
+        match (before, after) {
+            (Value::Object(old), Value::Object(_)) => {
+                for (name, value) in old {
+                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    collect(&path, value, &after[name.as_str()], found);
+                }
+            }
+            _ if !is_none(before) && is_none(after) => found.push(path.to_owned()),
+            _ => {}
+        }
+    }
+    let spec = |spec: Result<Value, serde_json::Error>| spec.expect("a spec has string keys only");
+    let mut found = Vec::new();
+    collect("", &spec(serde_json::to_value(before)), &spec(serde_json::to_value(after)), &mut found);
+    found
+}
+
+/// Refuses a write whose entity tag is not the present one.
+pub(super) fn check_precondition(options: &WriteOptions, current: Option<i64>) -> Result<()> {
+    let failed = |detail: String| Err(ServiceError::PreconditionFailed(detail));
+    if options.must_be_new && current.is_some() {
+        return failed("it exists already, and If-None-Match: * was given".into());
+    }
+    let Some(wanted) = &options.if_match else { return Ok(()) };
+    match current {
+        None => failed("it does not exist, and If-Match was given".into()),
+        Some(_) if wanted == "*" => Ok(()),
+        Some(now) if wanted.split(',').any(|tag| revision_of(tag.trim()) == etag(now)) => Ok(()),
+        Some(now) => failed(format!(
+            "it was changed since: If-Match is {wanted} and the entity tag is now {}; read it again and repeat the change",
+            etag(now)
+        )),
+    }
+}
+
+/// The entity tag of a revision.
+pub fn etag(revision: i64) -> String {
+    format!("\"{revision}\"")
+}
+
+/// The entity tag of the revision alone, from a tag that a read gave: `"3"` of `"3-0a1b"`.
+fn revision_of(tag: &str) -> std::borrow::Cow<'_, str> {
+    match tag.split_once('-') {
+        Some((revision, _)) => format!("{revision}\"").into(),
+        None => tag.into(),
+    }
+}
+
+/// Commit, or roll back for a dry run.
+pub(super) fn transaction_end(options: &WriteOptions) -> TransactionEnd {
+    if options.dry_run { TransactionEnd::RollBack } else { TransactionEnd::Commit }
+}
