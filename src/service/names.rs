@@ -1,8 +1,8 @@
 //! Names: the nearest one to a name that nothing has, and those that newer versions of MPS take for the same.
 
+use super::Service;
 use super::access::context::RequestContext;
 use super::error::{Result, ServiceError, conflict};
-use super::Service;
 use crate::domain::access::Right;
 use crate::store;
 

@@ -3,6 +3,9 @@
 pub(crate) mod daemon;
 pub(crate) mod gpu;
 pub(crate) mod tenant;
+mod tone;
+
+pub(crate) use tone::Tone;
 
 use crate::domain::Priority;
 use crate::domain::memory::Bytes;

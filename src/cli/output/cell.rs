@@ -6,6 +6,7 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::domain::condition::{self, Condition};
 use crate::domain::printable::printable;
+use crate::words::Tone;
 
 /// Meaning of the colour of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,17 +46,12 @@ impl TableCell {
 
     /// Creates a cell for a state, coloured according to the word.
     pub(in crate::cli) fn state(text: &str) -> Self {
-        let colour = match text {
-            "ready" | "yes" | "active" | "ACTIVE" | "succeeded" | "same" | "verified" | "holds"
-            | "running" => CellColour::Good,
-            "no" | "failed" | "FAULT" | "wedged" | "crash_loop" | "blocked" | "differs" | "missing"
-            | "fail" | "error" | "critical" | "refused" | "broken" => CellColour::Bad,
-            "starting" | "applying" | "back_off" | "stopping" | "pending" | "draining" | "cordoned"
-            | "cancelled" | "warning" | "warn" | "expired" | "revoked" | "INITIALIZING" | "not seen" => {
-                CellColour::Warning
-            }
-            "stopped" | "observed" | "absent" | "unknown" | "-" | "info" | "skipped" => CellColour::Faint,
-            _ => CellColour::Plain,
+        let colour = match Tone::of(text) {
+            Some(Tone::Good) => CellColour::Good,
+            Some(Tone::Bad) => CellColour::Bad,
+            Some(Tone::Warn | Tone::Busy) => CellColour::Warning,
+            Some(Tone::Quiet) => CellColour::Faint,
+            None => CellColour::Plain,
         };
         Self::new(text, colour)
     }

@@ -8,34 +8,7 @@ use crate::domain::daemon::{DaemonStatus, Phase};
 use crate::domain::gpu::ComputeMode;
 use crate::domain::operation::OperationState;
 use crate::domain::tenant::EnforcedBy;
-
-/// The severity of a badge, always with a sign and never by colour alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Tone {
-    /// Something does not work.
-    Bad,
-    /// Needs attention.
-    Warn,
-    /// In progress.
-    Busy,
-    /// As desired.
-    Good,
-    /// Neutral.
-    Quiet,
-}
-
-impl Tone {
-    /// Its CSS class.
-    pub(super) fn class(self) -> &'static str {
-        match self {
-            Self::Bad => "bad",
-            Self::Warn => "warn",
-            Self::Busy => "busy",
-            Self::Good => "good",
-            Self::Quiet => "quiet",
-        }
-    }
-}
+pub(super) use crate::words::Tone;
 
 /// A state as a page shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,18 +17,6 @@ pub(super) struct Badge {
     pub(super) tone: Tone,
 }
 
-/// The words of states by their tone; a word is that of the API, or made here.
-const WORDS: [(Tone, &[&str]); 5] = [
-    (Tone::Bad, &["not_known", "wedged", "crash_loop", "blocked", "error", "critical", "failed", "differs"]),
-    (
-        Tone::Warn,
-        &["waiting_to_start_again", "absent", "drifted", "degraded", "warning", "not_verified", "refused"],
-    ),
-    (Tone::Busy, &["not_polled_yet", "starting", "applying", "stopping", "pending", "waiting", "running"]),
-    (Tone::Good, &["ready", "observed", "succeeded", "verified", "holds", "done", "active", "applied"]),
-    (Tone::Quiet, &["stopped", "info", "cancelled", "not_seen", "expired", "revoked", "unknown"]),
-];
-
 impl Badge {
     pub(super) const fn new(word: &'static str, tone: Tone) -> Self {
         Self { word, tone }
@@ -63,9 +24,9 @@ impl Badge {
 
     /// Returns the badge of a state, whose word decides the tone.
     pub(super) fn of(word: &'static str) -> Self {
-        let known = WORDS.iter().find(|(_, words)| words.contains(&word));
-        debug_assert!(known.is_some(), "{word}");
-        Self { word, tone: known.map_or(Tone::Quiet, |(tone, _)| *tone) }
+        let tone = Tone::of(word);
+        debug_assert!(tone.is_some(), "{word}");
+        Self { word, tone: tone.unwrap_or(Tone::Quiet) }
     }
 
     /// Returns the word as people write it.
