@@ -63,9 +63,9 @@ impl Badge {
 
     /// Returns the badge of a state, whose word decides the tone.
     pub(super) fn of(word: &'static str) -> Self {
-        let known = WORDS.iter().find(|(_, words)| words.contains(&word));
-        debug_assert!(known.is_some(), "{word}");
-        Self { word, tone: known.map_or(Tone::Quiet, |(tone, _)| *tone) }
+        let entry = WORDS.iter().find(|(_, words)| words.contains(&word));
+        debug_assert!(entry.is_some(), "{word}");
+        Self { word, tone: entry.map_or(Tone::Quiet, |(tone, _)| *tone) }
     }
 
     /// Returns the word as people write it.
