@@ -78,7 +78,7 @@ impl Service {
             _ => return None,
         };
         let nearest =
-            names.into_iter().map(|known| (strsim::damerau_levenshtein(&known, name), known)).min()?;
+            names.into_iter().map(|stored| (strsim::damerau_levenshtein(&stored, name), stored)).min()?;
         (nearest.0 <= (name.chars().count() / 3).clamp(1, 3)).then_some(nearest.1)
     }
 }
@@ -86,7 +86,7 @@ impl Service {
 /// The fields of a spec that had a value and have none now, as `defaults.priority`.
 fn removed(before: &impl serde::Serialize, after: &impl serde::Serialize) -> Vec<String> {
     use serde_json::Value;
-    fn collect(path: &str, before: &Value, after: &Value, found: &mut Vec<String>) {
+    fn collect(path: &str, before: &Value, after: &Value, paths: &mut Vec<String>) {
         let is_none = |value: &Value| match value {
             Value::Null => true,
             Value::Array(items) => items.is_empty(),
@@ -97,17 +97,17 @@ fn removed(before: &impl serde::Serialize, after: &impl serde::Serialize) -> Vec
             (Value::Object(old), Value::Object(_)) => {
                 for (name, value) in old {
                     let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                    collect(&path, value, &after[name.as_str()], found);
+                    collect(&path, value, &after[name.as_str()], paths);
                 }
             }
-            _ if !is_none(before) && is_none(after) => found.push(path.to_owned()),
+            _ if !is_none(before) && is_none(after) => paths.push(path.to_owned()),
             _ => {}
         }
     }
     let spec = |spec: Result<Value, serde_json::Error>| spec.expect("a spec has string keys only");
-    let mut found = Vec::new();
-    collect("", &spec(serde_json::to_value(before)), &spec(serde_json::to_value(after)), &mut found);
-    found
+    let mut paths = Vec::new();
+    collect("", &spec(serde_json::to_value(before)), &spec(serde_json::to_value(after)), &mut paths);
+    paths
 }
 
 /// Refuses a write whose entity tag is not the present one.
@@ -130,13 +130,13 @@ fn check_precondition(options: &WriteOptions, current: Option<i64>) -> Result<()
 
 /// Refuses a new name that differs from one that is there only in hyphens and underscores.
 async fn refuse_namesake(db: &mut sqlx::SqliteConnection, kind: &str, name: &str) -> Result<()> {
-    let there = store::namesakes::namesake(db, kind, name).await?;
-    there.map_or(Ok(()), |there| Err(namesake_refusal(kind, &there, name)))
+    let taken = store::namesakes::namesake(db, kind, name).await?;
+    taken.map_or(Ok(()), |taken| Err(namesake_refusal(kind, &taken, name)))
 }
 
-fn namesake_refusal(kind: &str, there: &str, name: &str) -> ServiceError {
+fn namesake_refusal(kind: &str, taken: &str, name: &str) -> ServiceError {
     conflict!(
-        "there is a {kind} {there} already, and a name that differs from it only in hyphens and underscores is taken for the same by \
+        "there is a {kind} {taken} already, and a name that differs from it only in hyphens and underscores is taken for the same by \
          newer versions of MPS: choose another name than {name}"
     )
 }
