@@ -27,22 +27,22 @@ pub(super) fn shown<T: Serialize>(revision: i64, value: &T) -> Result<Response, 
 
 /// Answers 304 if the caller has the response already.
 pub(super) async fn reads(request: Request, read: impl AsyncFnOnce(Request) -> Response) -> Response {
-    let known: Vec<HeaderValue> = match *request.method() {
+    let sent: Vec<HeaderValue> = match *request.method() {
         Method::GET | Method::HEAD => {
             request.headers().get_all(header::IF_NONE_MATCH).iter().cloned().collect()
         }
         _ => Vec::new(),
     };
-    if let Some(wrong) = known.iter().find(|tags| !tags.to_str().is_ok_and(is_tags)) {
-        let shown: String = String::from_utf8_lossy(wrong.as_bytes()).chars().take(80).collect();
+    if let Some(wrong) = sent.iter().find(|tags| !tags.to_str().is_ok_and(is_tags)) {
+        let short: String = String::from_utf8_lossy(wrong.as_bytes()).chars().take(80).collect();
         let detail = format!(
-            "If-None-Match is {shown:?}, which is not an entity tag: send the ETag of a read with its quotes, or *"
+            "If-None-Match is {short:?}, which is not an entity tag: send the ETag of a read with its quotes, or *"
         );
         return Problem::new(ProblemKind::InvalidRequest, detail).into_response();
     }
     let response = read(request).await;
     let tag = response.headers().get(header::ETAG).filter(|_| response.status() == StatusCode::OK).cloned();
-    let same = |tag: &HeaderValue| tag.to_str().is_ok_and(|tag| known.iter().any(|one| matches(one, tag)));
+    let same = |tag: &HeaderValue| tag.to_str().is_ok_and(|tag| sent.iter().any(|tags| matches(tags, tag)));
     match tag.filter(same) {
         Some(tag) => (StatusCode::NOT_MODIFIED, HeaderMap::from_iter([(header::ETAG, tag)])).into_response(),
         None => response,
@@ -75,12 +75,12 @@ fn digest(body: &[u8]) -> String {
 /// Returns true if an `If-None-Match` names a tag; a weak one counts as well (RFC 9110, 13.1.2).
 fn matches(header: &HeaderValue, tag: &str) -> bool {
     let Ok(text) = header.to_str() else { return false };
-    let is_it = |one: &str| {
-        let one = one.trim_matches([' ', '\t']);
-        one.strip_prefix("W/").unwrap_or(one) == tag
+    let is_same = |named: &str| {
+        let named = named.trim_matches([' ', '\t']);
+        named.strip_prefix("W/").unwrap_or(named) == tag
     };
     // Our tags contain no comma, so splitting foreign ones does no harm.
-    text.trim() == "*" || text.split(',').any(is_it)
+    text.trim() == "*" || text.split(',').any(is_same)
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ pub(super) fn refused(request: &Request) -> Option<Response> {
     let endpoint = Endpoint::of(request)?;
     let query = request.uri().query().filter(|query| !query.is_empty() && !endpoint.takes_query);
     let detail = if let Some(query) = query {
-        let shown: String = query.chars().take(80).collect();
-        format!("this request takes no query, but has {shown:?}; nothing was done (dry_run included)")
+        let short: String = query.chars().take(80).collect();
+        format!("this request takes no query, but has {short:?}; nothing was done (dry_run included)")
     } else if request.method().is_safe() {
         return None;
     } else {

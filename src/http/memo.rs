@@ -97,29 +97,29 @@ impl ReadMemo {
     }
 
     fn slot(&self, key: &Key) -> Arc<ReadSlot> {
-        let mut kept = self.kept();
-        if kept.by_key.len() >= MOST && !kept.by_key.contains_key(key) {
-            *kept = KeptAnswers::default();
+        let mut answers = self.kept();
+        if answers.by_key.len() >= MOST && !answers.by_key.contains_key(key) {
+            *answers = KeptAnswers::default();
         }
-        Arc::clone(kept.by_key.entry(key.clone()).or_default())
+        Arc::clone(answers.by_key.entry(key.clone()).or_default())
     }
 
     /// Removes the slot of a read whose answer cannot be kept.
     fn forget_unmade(&self, key: &Key) {
-        let mut kept = self.kept();
-        if kept.by_key.get(key).is_some_and(|slot| slot.answer().is_none()) {
-            kept.by_key.remove(key);
+        let mut answers = self.kept();
+        if answers.by_key.get(key).is_some_and(|slot| slot.answer().is_none()) {
+            answers.by_key.remove(key);
         }
     }
 
     fn keep(&self, key: Key, slot: &Arc<ReadSlot>, answer: KeptAnswer) {
-        let mut kept = self.kept();
-        if kept.bytes + answer.body.len() > MOST_BYTES {
-            *kept = KeptAnswers::default();
+        let mut answers = self.kept();
+        if answers.bytes + answer.body.len() > MOST_BYTES {
+            *answers = KeptAnswers::default();
         }
         // All slots may have been removed meanwhile, so this one is inserted again.
-        let before = kept.by_key.insert(key, Arc::clone(slot)).and_then(|before| before.answer());
-        kept.bytes = kept.bytes + answer.body.len() - before.map_or(0, |before| before.body.len());
+        let before = answers.by_key.insert(key, Arc::clone(slot)).and_then(|before| before.answer());
+        answers.bytes = answers.bytes + answer.body.len() - before.map_or(0, |before| before.body.len());
         *slot.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(answer));
     }
 }
@@ -132,23 +132,23 @@ pub(super) async fn read(service: &Service, memo: &ReadMemo, request: Request, n
     let Some(key) = key(&request) else { return whole(next.run(request).await).await.into_response() };
     let slot = memo.slot(&key);
     let version = service.version();
-    if let Some(kept) = slot.answer().filter(|kept| kept.holds(version)) {
-        return kept.response();
+    if let Some(answer) = slot.answer().filter(|answer| answer.holds(version)) {
+        return answer.response();
     }
     // One caller makes the answer again; the others get the kept one for a moment, and then wait for the new one.
     let arrived = Instant::now();
     let turn = slot.turn.try_lock();
     if turn.is_err() {
-        if let Some(kept) = slot.answer().filter(|kept| kept.answers(version, LASTS)) {
-            return kept.response();
+        if let Some(answer) = slot.answer().filter(|answer| answer.answers(version, LASTS)) {
+            return answer.response();
         }
         // A caller that waited takes the answer made meanwhile, however long that took. If there is none because of an error, all waiting
         // callers go on at once.
         drop(slot.turn.lock().await);
     }
-    let is_new = |kept: &Arc<KeptAnswer>| kept.shows(version) && kept.at + kept.took >= arrived;
-    if let Some(kept) = slot.answer().filter(|kept| kept.holds(version) || is_new(kept)) {
-        return kept.response();
+    let is_new = |answer: &Arc<KeptAnswer>| answer.shows(version) && answer.at + answer.took >= arrived;
+    if let Some(answer) = slot.answer().filter(|answer| answer.holds(version) || is_new(answer)) {
+        return answer.response();
     }
     // The version is taken before the read: a change during the read makes the answer newer than its version, and never older.
     let (version, at) = (service.version(), Instant::now());
@@ -216,8 +216,8 @@ fn key(request: &Request) -> Option<Key> {
         && segments.nth(1).is_none()
         && !query.contains("fresh")
         && !query.contains("wait_s");
-    let what = request.uri().path_and_query()?.as_str().to_owned();
-    (is_usual && is_kept).then(|| (ctx.actor.grant.to_string(), what))
+    let path_and_query = request.uri().path_and_query()?.as_str().to_owned();
+    (is_usual && is_kept).then(|| (ctx.actor.grant.to_string(), path_and_query))
 }
 
 #[cfg(test)]

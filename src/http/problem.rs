@@ -178,11 +178,11 @@ impl From<ServiceError> for Problem {
             tracing::error!(detail, "internal error");
         }
         let (redacted, full) = (error.clone().into_tenant_error(), error.into_host_error());
-        let shown = Self::shown(redacted.clone());
+        let problem = Self::shown(redacted.clone());
         if full == redacted {
-            return shown;
+            return problem;
         }
-        Self { beside: Some(Box::new(ForHostUsers::Full(Self::shown(full)))), ..shown }
+        Self { beside: Some(Box::new(ForHostUsers::Full(Self::shown(full)))), ..problem }
     }
 }
 

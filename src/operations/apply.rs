@@ -103,9 +103,9 @@ async fn plan(
         let layout = layout?;
         let plan = engine.layout_plan(daemon, &change.active, &layout, POLL_TIMEOUT).await?;
         if change.from_empty
-            && let Some(there) = plan.not_empty()
+            && let Some(message) = plan.not_empty()
         {
-            return Err(there.into());
+            return Err(message.into());
         }
         let refusals: Vec<&str> =
             plan.refusals(change.recreate).map(|blocked| blocked.message.as_str()).collect();

@@ -88,13 +88,13 @@ async fn await_daemon(engine: &Engine, operation: &Operation, name: &DaemonName)
         let handle = daemon::handle(engine, name)?;
         daemon::readiness(&handle).await?;
         let generation = handle.generation();
-        let is_decided = |seen: &Observed| {
+        let is_decided = |observed: &Observed| {
             let decided = |layout: &LayoutStatus| layout.generation >= generation && layout.is_decided();
-            seen.status.layout.as_ref().is_none_or(decided)
+            observed.status.layout.as_ref().is_none_or(decided)
         };
-        let seen = handle.wait_for(LAYOUT, is_decided).await;
-        let seen = seen.ok_or_else(|| format!("its layout was not applied within {LAYOUT:?}"))?;
-        match seen.status.layout {
+        let observed = handle.wait_for(LAYOUT, is_decided).await;
+        let observed = observed.ok_or_else(|| format!("its layout was not applied within {LAYOUT:?}"))?;
+        match observed.status.layout {
             Some(layout) if layout.state == LayoutState::Failed => {
                 let why = layout.failure.map(|failure| failure.message);
                 Err(why.unwrap_or_else(|| "its layout could not be applied".to_owned()).into())
@@ -175,9 +175,9 @@ async fn ended(engine: &Engine, id: Uuid) -> Result<Operation> {
     loop {
         committed.borrow_and_update();
         let mut reader = engine.store.read().await?;
-        let found = store::operations::get(&mut reader, id).await?;
+        let stored = store::operations::get(&mut reader, id).await?;
         drop(reader);
-        let operation = found.ok_or_else(|| format!("operation {id} is gone"))?;
+        let operation = stored.ok_or_else(|| format!("operation {id} is gone"))?;
         if operation.state.is_final() {
             return Ok(operation);
         }

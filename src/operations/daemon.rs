@@ -32,8 +32,8 @@ async fn await_ready(
     let handle = handle(engine, the_daemon(operation)?)?;
     let is_ready = |status: &DaemonStatus| status.phase == Phase::Ready && will_do(status);
     let ready = async {
-        let seen = wait_until(engine, operation, &handle, READY, is_ready).await;
-        let status = seen.map_err(|why| format!("not ready{why}"))?;
+        let status = wait_until(engine, operation, &handle, READY, is_ready).await;
+        let status = status.map_err(|why| format!("not ready{why}"))?;
         Ok(((), format!("generation {} read back", status.observed_generation)))
     };
     engine.step(operation.id, "wait until ready", ready).await
@@ -51,8 +51,8 @@ pub(super) async fn stop(engine: &Engine, operation: &Operation, grace_s: u32) -
 pub(super) async fn restart(engine: &Engine, operation: &Operation, grace_s: u32) -> Result<()> {
     let handle = handle(engine, the_daemon(operation)?)?;
     // After a restart of the manager the running process is found before it is judged.
-    let found = handle.wait_for(READY, |observed| observed.status.phase != Phase::Unknown).await;
-    let before = found
+    let observed = handle.wait_for(READY, |observed| observed.status.phase != Phase::Unknown).await;
+    let before = observed
         .ok_or_else(|| format!("daemon {} was not polled within {READY:?}", names(&operation.daemons)))?
         .status;
     if before.phase == Phase::Stopped {
@@ -182,8 +182,8 @@ pub(super) async fn readiness(handle: &Handle) -> Result<()> {
         phase => matches!(phase, Phase::Blocked | Phase::CrashLoop) || has_no_server(status),
     };
     match handle.wait_for(READY, |observed| has_started(&observed.status)).await {
-        Some(seen) if seen.status.phase == Phase::Ready => Ok(()),
-        Some(seen) => Err(words(&seen.status).into()),
+        Some(observed) if observed.status.phase == Phase::Ready => Ok(()),
+        Some(observed) => Err(words(&observed.status).into()),
         None => Err(format!("not ready within {READY:?}: {}", words(&handle.observed().status)).into()),
     }
 }
@@ -202,21 +202,21 @@ async fn wait_until(
         let tried = handle.try_again().await.map_err(|error| format!(": {error}"))?;
         loop {
             let is_new = |message: &String| reported.as_ref() != Some(message);
-            let keeps_failing = |seen: &Observed| seen.has_tried(tried) && has_no_server(&seen.status);
-            let news = |seen: &Observed| {
-                done(&seen.status)
-                    || keeps_failing(seen)
-                    || seen.blocker(tried).is_some_and(|found| is_new(&found.message))
+            let keeps_failing = |latest: &Observed| latest.has_tried(tried) && has_no_server(&latest.status);
+            let news = |observed: &Observed| {
+                done(&observed.status)
+                    || keeps_failing(observed)
+                    || observed.blocker(tried).is_some_and(|blocker| is_new(&blocker.message))
             };
             // The whole has a timeout of its own.
-            let Some(seen) = handle.wait_for(timeout, news).await else {
+            let Some(observed) = handle.wait_for(timeout, news).await else {
                 return std::future::pending().await;
             };
-            if keeps_failing(&seen) {
-                return Err(format!(": {}", words(&seen.status)).into());
+            if keeps_failing(&observed) {
+                return Err(format!(": {}", words(&observed.status)).into());
             }
-            let Some(blocker) = seen.blocker(tried).filter(|_| !done(&seen.status)) else {
-                return Ok(seen.status);
+            let Some(blocker) = observed.blocker(tried).filter(|_| !done(&observed.status)) else {
+                return Ok(observed.status);
             };
             if blocker.needs_operator() {
                 return Err(format!(

@@ -434,7 +434,7 @@ async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<DaemonOccu
     let polls = daemons.iter().map(|daemon| async move {
         let handle = handle(engine, daemon)?;
         match handle.fresh(POLL_TIMEOUT).await {
-            Ok(seen) => Ok(seen.clients.into_iter().map(|client| client.id).collect::<Vec<_>>()),
+            Ok(observed) => Ok(observed.clients.into_iter().map(|client| client.id).collect::<Vec<_>>()),
             Err(FreshError::Gone(_)) => Ok(Vec::new()),
             Err(error) => Err(OperationFailure::from(error)),
         }

@@ -129,8 +129,8 @@ impl Engine {
     /// The GPUs of this host as far as they are known; the caller plans with the last state of those that are missing.
     pub(super) async fn gpus(&self) -> Result<Vec<Gpu>> {
         let inventory = Arc::clone(&self.inventory);
-        let known = tokio::task::spawn_blocking(move || inventory.known_gpus()).await?;
-        Ok(known.unwrap_or_else(|error| {
+        let gpus = tokio::task::spawn_blocking(move || inventory.known_gpus()).await?;
+        Ok(gpus.unwrap_or_else(|error| {
             tracing::warn!(%error, "planning with what is remembered of the GPUs");
             Vec::new()
         }))
@@ -154,8 +154,8 @@ impl Engine {
     }
 
     /// Writes to the journal what the running step waits for; a failure to write that is only logged.
-    pub(super) async fn waits_for(&self, id: Uuid, what: String) {
-        let noted = transact!(self.store, |db| store::operations::note_wait(db, id, &what).await);
+    pub(super) async fn waits_for(&self, id: Uuid, awaited: String) {
+        let noted = transact!(self.store, |db| store::operations::note_wait(db, id, &awaited).await);
         if let Err(error) = noted {
             tracing::warn!(operation = %id, %error, "what the operation waits for could not be written");
         }

@@ -36,9 +36,9 @@ impl Engine {
         let ours = self.ours().await?;
         let remembered = self.device_files().await?;
         let (inventory, gpus) = (Arc::clone(&self.inventory), gpus.to_vec());
-        let found =
+        let holders =
             tokio::task::spawn_blocking(move || search(&*inventory, &gpus, &remembered, &ours)).await?;
-        Ok(found?)
+        Ok(holders?)
     }
 
     async fn device_files(&self) -> Result<BTreeMap<GpuUuid, PathBuf>, StoreError> {
@@ -86,18 +86,18 @@ fn search(
     remembered: &BTreeMap<GpuUuid, PathBuf>,
     known_ours: &OwnProcesses,
 ) -> Result<Holders, InventoryError> {
-    let mut known = Vec::new();
+    let mut device_files = Vec::new();
     let mut unproven = Vec::new();
     for gpu in gpus {
         match inventory.device_files(std::slice::from_ref(gpu)) {
-            Ok(files) => known.extend(files),
+            Ok(files) => device_files.extend(files),
             // A process that had it open when it went has it open still, unless the file is that of another GPU since a reboot.
             Err(InventoryError::UnknownGpu(_)) => {
                 let present = inventory.gpus()?;
                 let others =
                     |path: &PathBuf| present.iter().any(|other| other.device_file.as_ref() == Some(path));
                 match remembered.get(gpu).filter(|path| !others(path)) {
-                    Some(path) => known.push(DeviceFile { gpu: gpu.clone(), path: path.clone() }),
+                    Some(path) => device_files.push(DeviceFile { gpu: gpu.clone(), path: path.clone() }),
                     None => unproven.push(gpu.clone()),
                 }
             }
@@ -105,16 +105,16 @@ fn search(
             Err(error) => return Err(error),
         }
     }
-    let mut paths: Vec<_> = known.iter().map(|file| file.path.clone()).collect();
+    let mut paths: Vec<_> = device_files.iter().map(|file| file.path.clone()).collect();
     if inventory.known_gpus().is_ok_and(|all| all.iter().all(|gpu| gpus.contains(&gpu.uuid))) {
-        paths.extend(driver_files(&known));
+        paths.extend(driver_files(&device_files));
     }
     let search = files::opened(&paths);
-    let missing = known.iter().filter(|file| search.unknown.contains(&file.path));
+    let missing = device_files.iter().filter(|file| search.unknown.contains(&file.path));
     unproven.extend(missing.map(|file| file.gpu.clone()));
     let processes = search.found.into_iter().map(|opened| {
         let pid = opened.identity.pid;
-        let gpus = known.iter().filter(|file| opened.files.contains(&file.path));
+        let gpus = device_files.iter().filter(|file| opened.files.contains(&file.path));
         let signs = signs_of(pid);
         let owner = owner(&signs, known_ours);
         DeviceHolder {
@@ -138,26 +138,26 @@ fn search(
 
 /// The driver's files beside those of these GPUs: its control file, unified memory, mode setting, capabilities, and what its
 /// display part offers.
-fn driver_files(known: &[DeviceFile]) -> Vec<PathBuf> {
+fn driver_files(device_files: &[DeviceFile]) -> Vec<PathBuf> {
     let is_of_a_gpu = |name: &str| name[DRIVER.len()..].parse::<u32>().is_ok();
-    let mut found = Vec::new();
-    let directories: BTreeSet<&Path> = known.iter().filter_map(|file| file.path.parent()).collect();
+    let mut paths = Vec::new();
+    let directories: BTreeSet<&Path> = device_files.iter().filter_map(|file| file.path.parent()).collect();
     for directory in directories {
         let named = listed(directory).into_iter().filter(|path| {
             let name = path.file_name().unwrap_or_default().to_str().unwrap_or_default();
             name.starts_with(DRIVER) && !is_of_a_gpu(name)
         });
         for path in named {
-            if path.is_dir() { found.extend(listed(&path)) } else { found.push(path) }
+            if path.is_dir() { paths.extend(listed(&path)) } else { paths.push(path) }
         }
         // A file of the display part is known by the driver of its device.
         let drawn = listed(&directory.join("dri")).into_iter().filter(|path| {
             let device = Path::new("/sys/class/drm").join(path.file_name().unwrap_or_default());
             device.join("device/driver").read_link().is_ok_and(|driver| driver.ends_with(DRIVER))
         });
-        found.extend(drawn);
+        paths.extend(drawn);
     }
-    found
+    paths
 }
 
 fn listed(directory: &Path) -> Vec<PathBuf> {
@@ -169,8 +169,8 @@ fn listed(directory: &Path) -> Vec<PathBuf> {
 fn signs_of(pid: u32) -> OwnershipSigns {
     let environment = host::process::environ(pid).unwrap_or_default();
     let variable = |name: &str| {
-        let found = environment.iter().find(|(known, _)| known == name);
-        found.map(|(_, value)| value.clone())
+        let variable = environment.iter().find(|(key, _)| key == name);
+        variable.map(|(_, value)| value.clone())
     };
     let ancestors: Vec<u32> = host::process::ancestors(pid).collect();
     let runs = |pid: u32, wanted: &str| {

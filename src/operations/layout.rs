@@ -165,7 +165,7 @@ impl Engine {
         layout: &Layout,
         timeout: Duration,
     ) -> Result<LayoutPlan, OutlookError> {
-        let seen = self.poll_for_layout(daemon, active, layout, timeout).await?;
+        let polled = self.poll_for_layout(daemon, active, layout, timeout).await?;
         let mut reader = self.store.read().await?;
         let spec = store::daemons::get(&mut reader, daemon).await?.map(|daemon| daemon.spec);
         let before = spec.as_ref().and_then(|spec| spec.layout.clone());
@@ -183,18 +183,18 @@ impl Engine {
         let (planned, chunks) = if layout.enforcement == Enforcement::Percentage {
             self.plan_shares(daemon, active, layout, before.as_ref(), &tenants).await?
         } else {
-            plan_partitions(daemon, &seen, &living(admitted))?
+            plan_partitions(daemon, &polled, &living(admitted))?
         };
-        let observed_at = seen
+        let observed_at = polled
             .observed
             .status
             .effective
             .as_ref()
-            .map_or_else(|| self.clock.unix_ms(), |seen| seen.observed_at);
+            .map_or_else(|| self.clock.unix_ms(), |effective| effective.observed_at);
         Ok(LayoutPlan::of(
             planned,
             &OutlookInput {
-                version: &seen.desired.version,
+                version: &polled.desired.version,
                 layout,
                 daemon,
                 offered: &offered,
@@ -343,39 +343,39 @@ impl Engine {
         let tried = handle.reconcile_layout(generation).await.map_err(OperationFailure::from)?;
         let mut reported: Option<String> = None;
         loop {
-            let known = |layout: &LayoutStatus| {
+            let recorded = |layout: &LayoutStatus| {
                 if layout.ran_at == ran.began {
                     ran.executed_steps.len()
                 } else {
                     journaled(operation, &layout.executed_steps)
                 }
             };
-            let is_new = |seen: &Observed| {
-                seen.has_tried(tried)
-                    && (seen.follows() >= desired_generation)
-                    && (of_this(seen, since, from)
-                        .is_some_and(|layout| layout.executed_steps.len() > known(layout))
-                        || layout_result(seen, desired_generation, version).is_some()
-                        || seen.blocker(tried).is_some_and(|found| reported.as_ref() != Some(&found.message)))
+            let is_new = |observed: &Observed| {
+                observed.has_tried(tried)
+                    && (observed.follows() >= desired_generation)
+                    && (of_this(observed, since, from)
+                        .is_some_and(|layout| layout.executed_steps.len() > recorded(layout))
+                        || layout_result(observed, desired_generation, version).is_some()
+                        || observed.blocker(tried).is_some_and(|new| reported.as_ref() != Some(&new.message)))
             };
-            let Some(seen) = handle.wait_for(TIMEOUT, is_new).await else {
+            let Some(observed) = handle.wait_for(TIMEOUT, is_new).await else {
                 // The whole has a timeout of its own.
                 return std::future::pending().await;
             };
-            if let Some(layout) = of_this(&seen, since, from) {
+            if let Some(layout) = of_this(&observed, since, from) {
                 let new_commands: Vec<CompletedStep> =
-                    layout.executed_steps.iter().skip(known(layout)).map(noted).collect();
+                    layout.executed_steps.iter().skip(recorded(layout)).map(noted).collect();
                 ran.began = layout.ran_at;
                 ran.executed_steps.clone_from(&layout.executed_steps);
                 ran.duration_us = layout.duration_us;
                 self.note(operation, new_commands).await?;
             }
-            match layout_result(&seen, desired_generation, version) {
+            match layout_result(&observed, desired_generation, version) {
                 Some(Ok(status)) => return Ok(status),
                 Some(Err(failed)) => return Err(failed),
                 None => {}
             }
-            if let Some(blocker) = seen.blocker(tried) {
+            if let Some(blocker) = observed.blocker(tried) {
                 if blocker.needs_operator() {
                     return Err(ApplyFailed { why: blocker.message.clone(), cause: None });
                 }
@@ -415,20 +415,20 @@ impl Engine {
 /// The plan of static partitions, with the SMs of a chunk of each GPU.
 fn plan_partitions(
     daemon: &DaemonName,
-    seen: &PolledDaemon,
+    polled: &PolledDaemon,
     admitted: &AdmittedClients,
 ) -> Result<(Plan, BTreeMap<GpuUuid, u32>), OutlookError> {
-    let effective = seen.observed.status.effective.as_ref();
-    let Some(present) = effective.and_then(|seen| seen.partitions.as_ref()) else {
-        return Err(OutlookError::Unfit(seen.observed.status.without_partitions(daemon)));
+    let effective = polled.observed.status.effective.as_ref();
+    let Some(present) = effective.and_then(|effective| effective.partitions.as_ref()) else {
+        return Err(OutlookError::Unfit(polled.observed.status.without_partitions(daemon)));
     };
     let nothing = Record::default();
-    let chunks = chunk_sms(&seen.gpus, present.iter().map(|gpu| &gpu.gpu));
+    let chunks = chunk_sms(&polled.gpus, present.iter().map(|gpu| &gpu.gpu));
     let planned = plan(&PlanInput {
-        steps: &seen.desired.steps,
-        expected: seen.desired.expected.as_deref(),
-        record: seen.run.as_ref().map_or(&nothing, |run| &run.record),
-        before: seen.run.as_ref().and_then(|run| run.before.as_ref()),
+        steps: &polled.desired.steps,
+        expected: polled.desired.expected.as_deref(),
+        record: polled.run.as_ref().map_or(&nothing, |run| &run.record),
+        before: polled.run.as_ref().and_then(|run| run.before.as_ref()),
         present,
         chunk_sms: &chunks,
         admitted,
@@ -457,8 +457,8 @@ fn refuse_held(removed: &[RemovedPartition], admitted: &AdmittedClients) -> Resu
 }
 
 /// Returns the status of a run that began after the known one, and not before `from`.
-fn of_this(seen: &Observed, since: Option<i64>, from: i64) -> Option<&LayoutStatus> {
-    let layout = seen.status.layout.as_ref()?;
+fn of_this(observed: &Observed, since: Option<i64>, from: i64) -> Option<&LayoutStatus> {
+    let layout = observed.status.layout.as_ref()?;
     (layout.ran_at.is_some_and(|at| at >= from) && layout.ran_at != since).then_some(layout)
 }
 
@@ -475,11 +475,11 @@ fn journaled(operation: &Operation, executed_steps: &[ExecutedStep]) -> usize {
 
 /// Returns the result for a generation, once it is decided; the driver follows that generation or a later one.
 fn layout_result(
-    seen: &Observed,
+    observed: &Observed,
     desired_generation: i64,
     version: Option<&VersionRef>,
 ) -> Option<Result<Option<LayoutStatus>, ApplyFailed>> {
-    let layout = seen.status.layout.as_ref();
+    let layout = observed.status.layout.as_ref();
     let held = layout.and_then(LayoutStatus::version_ref);
     if held.as_ref() != version {
         // What is applied then says nothing about this change.

@@ -182,8 +182,8 @@ async fn foresee(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String)> {
     let mut reader = engine.store.read().await?;
     let stopped = store::daemons::managed_on(&mut reader, gpus).await?;
     drop(reader);
-    let found = unheld(engine, gpus, |holder| holder.outlasts(&stopped)).await?;
-    let others: Vec<&DeviceHolder> = found.processes.iter().filter(|holder| !holder.ours).collect();
+    let holders = unheld(engine, gpus, |holder| holder.outlasts(&stopped)).await?;
+    let others: Vec<&DeviceHolder> = holders.processes.iter().filter(|holder| !holder.ours).collect();
     let outcome = if others.is_empty() {
         "only processes of ours have".to_owned()
     } else {
@@ -197,18 +197,18 @@ async fn foresee(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String)> {
 
 /// Waits until no process of ours has any of the GPUs open.
 async fn prove(engine: &Engine, gpus: &[GpuUuid]) -> Result<((), String)> {
-    let found = unheld(engine, gpus, |holder| holder.ours).await?;
-    Ok(((), proven(&found)))
+    let holders = unheld(engine, gpus, |holder| holder.ours).await?;
+    Ok(((), proven(&holders)))
 }
 
 /// Waits until no process of ours that is meant has any of the GPUs open; returns who else has.
 async fn unheld(engine: &Engine, gpus: &[GpuUuid], meant: impl Fn(&DeviceHolder) -> bool) -> Result<Holders> {
     let until = Instant::now() + PROCESS_EXIT_TIMEOUT;
     loop {
-        let found = engine.holders(gpus).await?;
-        let left: Vec<&DeviceHolder> = found.processes.iter().filter(|holder| meant(holder)).collect();
+        let holders = engine.holders(gpus).await?;
+        let left: Vec<&DeviceHolder> = holders.processes.iter().filter(|holder| meant(holder)).collect();
         if left.is_empty() {
-            return Ok(found);
+            return Ok(holders);
         }
         if Instant::now() > until {
             let beyond: BTreeSet<&str> =

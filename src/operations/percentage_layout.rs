@@ -35,11 +35,11 @@ impl Engine {
         daemon: &DaemonName,
         gpus: &[GpuUuid],
     ) -> Result<BTreeMap<GpuUuid, ChunkCensus>, OutlookError> {
-        let mut known = store::probe_results::chunks(&mut *self.store.read().await?).await?;
-        known.retain(|gpu, _| gpus.contains(gpu));
-        let uncounted: Vec<GpuUuid> = gpus.iter().filter(|gpu| !known.contains_key(gpu)).cloned().collect();
+        let mut chunks = store::probe_results::chunks(&mut *self.store.read().await?).await?;
+        chunks.retain(|gpu, _| gpus.contains(gpu));
+        let uncounted: Vec<GpuUuid> = gpus.iter().filter(|gpu| !chunks.contains_key(gpu)).cloned().collect();
         if uncounted.is_empty() {
-            return Ok(known);
+            return Ok(chunks);
         }
         let handle = self.fleet.get(daemon);
         let status = handle.as_ref().map(|handle| handle.observed().status);
@@ -52,9 +52,9 @@ impl Engine {
         };
         let counted = self.fleet.context().prober.census(&request).await;
         let counted = counted.map_err(|error| OutlookError::Unfit(error.to_string()))?;
-        known.extend(counted.clone());
+        chunks.extend(counted.clone());
         self.remember_chunks(counted).await?;
-        Ok(known)
+        Ok(chunks)
     }
 
     async fn remember_chunks(&self, counted: BTreeMap<GpuUuid, ChunkCensus>) -> Result<(), StoreError> {
@@ -90,8 +90,8 @@ impl Engine {
         let census = self.chunks_of(daemon, &gpus).await?;
         let mut planned = plan(&desired, &before, &census);
         let of_daemon = tenants.iter().filter(|tenant| tenant.spec.daemon == *daemon);
-        let own = own_shares(layout, of_daemon.map(|tenant| (&tenant.name, &tenant.spec)));
-        planned.blocked.extend(own.map(Blocked::OwnShare));
+        let shares = own_shares(layout, of_daemon.map(|tenant| (&tenant.name, &tenant.spec)));
+        planned.blocked.extend(shares.map(Blocked::OwnShare));
         let chunk_sms = census.into_iter().map(|(gpu, counted)| (gpu, counted.chunk_sms)).collect();
         Ok((planned, chunk_sms))
     }
@@ -131,10 +131,10 @@ impl Engine {
                 Err(_) => {}
             }
         }
-        let seen = partitions
+        let checked = partitions
             .iter()
             .filter(|partition| partition.tenants.iter().any(|name| verified.contains(name)));
-        Ok((PartitionShare::of(seen).unwrap_or_default(), differs))
+        Ok((PartitionShare::of(checked).unwrap_or_default(), differs))
     }
 
     /// The shares of a layout; none where static partitions make it hold.

@@ -74,14 +74,14 @@ async fn tried(engine: &Engine, operation: &Operation, replay: Replay) -> Result
         }
     };
     // The driver compares IDs; shares are compared with the record here.
-    let (seen, differs) = engine.verify_shares(operation, status.as_ref()).await?;
+    let (verified, differs) = engine.verify_shares(operation, status.as_ref()).await?;
     let shares = status.and_then(|status| PartitionShare::of(&status.partitions)).unwrap_or_default();
     match differs.or_else(|| replay.other_sms(&shares)) {
-        None => Ok((replay.done(seen, ran.executed_steps, ran.duration_us), None)),
+        None => Ok((replay.done(verified, ran.executed_steps, ran.duration_us), None)),
         Some(why) => {
             let noted = CompletedStep { name: COMPARE.to_owned(), outcome: why.clone() };
             engine.note(operation, vec![noted]).await?;
-            Ok((replay.differed(why.clone(), seen, ran.duration_us), Some(Stop::Failed(why.into()))))
+            Ok((replay.differed(why.clone(), verified, ran.duration_us), Some(Stop::Failed(why.into()))))
         }
     }
 }

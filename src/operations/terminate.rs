@@ -74,8 +74,8 @@ async fn ended(terminating: Terminating) -> Result<((), String)> {
 }
 
 async fn gone(handle: &Handle, client: ClientId) -> Result<((), String)> {
-    let is_gone = |clients: &[ClientFacts]| clients.iter().all(|one| one.id != client);
-    let seen = handle.wait_for(LISTED, |observed| is_gone(&observed.clients)).await;
-    let outcome = if seen.is_some() { NO_LONGER_LISTED } else { STILL_LISTED };
+    let is_gone = |clients: &[ClientFacts]| clients.iter().all(|listed| listed.id != client);
+    let observed = handle.wait_for(LISTED, |observed| is_gone(&observed.clients)).await;
+    let outcome = if observed.is_some() { NO_LONGER_LISTED } else { STILL_LISTED };
     Ok(((), outcome.to_owned()))
 }

@@ -187,18 +187,18 @@ impl Backend {
     /// The GPUs of this host, and missing GPUs that a daemon holds. When the driver does not answer, the last known list is
     /// used.
     pub(super) async fn gpus(&self) -> Result<Vec<Gpu>> {
-        let known = self.query_inventory(Inventory::known_gpus).await?;
-        Ok(store::gpus::all(&mut *self.parts.store.read().await?, known.map_err(unavailable)?).await?)
+        let gpus = self.query_inventory(Inventory::known_gpus).await?;
+        Ok(store::gpus::all(&mut *self.parts.store.read().await?, gpus.map_err(unavailable)?).await?)
     }
 
     /// Returns the GPUs for callers that only need those held by daemons, which are known even if the driver never answered.
     pub(super) async fn held_gpus(&self) -> Result<Vec<Gpu>> {
-        let known = self.query_inventory(Inventory::known_gpus).await?;
-        let known = match known {
+        let gpus = self.query_inventory(Inventory::known_gpus).await?;
+        let gpus = match gpus {
             Err(InventoryError::Silent { .. }) => Vec::new(),
-            known => known.map_err(unavailable)?,
+            gpus => gpus.map_err(unavailable)?,
         };
-        Ok(store::gpus::all(&mut *self.parts.store.read().await?, known).await?)
+        Ok(store::gpus::all(&mut *self.parts.store.read().await?, gpus).await?)
     }
 
     /// The GPUs that the driver lists now.

@@ -25,7 +25,7 @@ impl Service {
     pub fn metrics(&self, ctx: &RequestContext, format: MetricsFormat) -> Result<String> {
         let backend = self.with(&ctx.require(Right::View)?);
         let parts = &backend.parts;
-        let seen = parts.fleet.all().into_iter().map(|(name, handle)| ObservedDaemon {
+        let daemons = parts.fleet.all().into_iter().map(|(name, handle)| ObservedDaemon {
             name: name.to_string(),
             generation: handle.generation(),
             status: handle.status(),
@@ -41,7 +41,7 @@ impl Service {
         let world = MetricsSnapshot {
             waiting: committed.tenants.iter().filter_map(waiting).collect(),
             queued: backend.launches.counts(),
-            seen: seen.collect(),
+            seen: daemons.collect(),
             committed,
             present: parts.fleet.context().gpu_presence.borrow().present(),
             queue: parts.store.waiting(),

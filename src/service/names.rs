@@ -21,20 +21,20 @@ impl Service {
             _ => return None,
         };
         let nearest =
-            names.into_iter().map(|known| (strsim::damerau_levenshtein(&known, name), known)).min()?;
+            names.into_iter().map(|stored| (strsim::damerau_levenshtein(&stored, name), stored)).min()?;
         (nearest.0 <= (name.chars().count() / 3).clamp(1, 3)).then_some(nearest.1)
     }
 }
 
 /// Refuses a new name that differs from one that is there only in hyphens and underscores.
 pub(super) async fn refuse_namesake(db: &mut sqlx::SqliteConnection, kind: &str, name: &str) -> Result<()> {
-    let there = store::namesakes::namesake(db, kind, name).await?;
-    there.map_or(Ok(()), |there| Err(namesake_refusal(kind, &there, name)))
+    let taken = store::namesakes::namesake(db, kind, name).await?;
+    taken.map_or(Ok(()), |taken| Err(namesake_refusal(kind, &taken, name)))
 }
 
-pub(super) fn namesake_refusal(kind: &str, there: &str, name: &str) -> ServiceError {
+pub(super) fn namesake_refusal(kind: &str, taken: &str, name: &str) -> ServiceError {
     conflict!(
-        "there is a {kind} {there} already, and a name that differs from it only in hyphens and underscores is taken for the same by \
+        "there is a {kind} {taken} already, and a name that differs from it only in hyphens and underscores is taken for the same by \
          newer versions of MPS: choose another name than {name}"
     )
 }

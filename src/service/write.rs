@@ -38,7 +38,7 @@ pub struct Written<T> {
 /// The fields of a spec that had a value and have none now, as `defaults.priority`.
 pub(super) fn removed(before: &impl serde::Serialize, after: &impl serde::Serialize) -> Vec<String> {
     use serde_json::Value;
-    fn collect(path: &str, before: &Value, after: &Value, found: &mut Vec<String>) {
+    fn collect(path: &str, before: &Value, after: &Value, paths: &mut Vec<String>) {
         let is_none = |value: &Value| match value {
             Value::Null => true,
             Value::Array(items) => items.is_empty(),
@@ -49,17 +49,17 @@ pub(super) fn removed(before: &impl serde::Serialize, after: &impl serde::Serial
             (Value::Object(old), Value::Object(_)) => {
                 for (name, value) in old {
                     let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                    collect(&path, value, &after[name.as_str()], found);
+                    collect(&path, value, &after[name.as_str()], paths);
                 }
             }
-            _ if !is_none(before) && is_none(after) => found.push(path.to_owned()),
+            _ if !is_none(before) && is_none(after) => paths.push(path.to_owned()),
             _ => {}
         }
     }
     let spec = |spec: Result<Value, serde_json::Error>| spec.expect("a spec has string keys only");
-    let mut found = Vec::new();
-    collect("", &spec(serde_json::to_value(before)), &spec(serde_json::to_value(after)), &mut found);
-    found
+    let mut paths = Vec::new();
+    collect("", &spec(serde_json::to_value(before)), &spec(serde_json::to_value(after)), &mut paths);
+    paths
 }
 
 /// Refuses a write whose entity tag is not the present one.

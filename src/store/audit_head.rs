@@ -72,12 +72,12 @@ impl AuditHead {
 }
 
 /// Checks that a database has the recorded row with the recorded hash.
-pub async fn compare(db: &mut Db, known: &Head) -> super::Result<Result<(), Truncated>> {
-    let found = audit::head(&mut *db).await?;
-    if known.id == 0 || audit::has(db, known).await? {
+pub async fn compare(db: &mut Db, recorded: &Head) -> super::Result<Result<(), Truncated>> {
+    let head = audit::head(&mut *db).await?;
+    if recorded.id == 0 || audit::has(db, recorded).await? {
         return Ok(Ok(()));
     }
-    Ok(Err(Truncated { known: known.clone(), found }))
+    Ok(Err(Truncated { known: recorded.clone(), found: head }))
 }
 
 fn parse(text: &str) -> Option<Head> {

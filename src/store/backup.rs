@@ -113,9 +113,9 @@ pub async fn copy(database: &Path, file: &Path) -> Result<Backup, BackupError> {
             BackupError::Database { path: database.to_owned(), source }
         }
     })?;
-    let seen = examine(&unfinished.path).await?;
+    let examined = examine(&unfinished.path).await?;
     unfinished.become_file(file)?;
-    Ok(Backup { file: file.to_owned(), ..seen })
+    Ok(Backup { file: file.to_owned(), ..examined })
 }
 
 /// Writes into the database that a backup of it was made: an event, and a row of the audit. A manager may serve it.
@@ -126,9 +126,9 @@ pub async fn put_on_record(
     now: i64,
 ) -> Result<()> {
     let mut connection = SqliteConnection::connect_with(&options(database)?).await?;
-    let found = schema::read(&mut connection).await?;
-    if found != Schema::Version(schema::newest()) {
-        return Err(StoreError::Corrupt { what: "the database", detail: format!("it has {found}") });
+    let stored = schema::read(&mut connection).await?;
+    if stored != Schema::Version(schema::newest()) {
+        return Err(StoreError::Corrupt { what: "the database", detail: format!("it has {stored}") });
     }
     let owner = host::machine_id(&mut connection).await?;
     if owner.is_some_and(|owner| owner != machine_id) {
@@ -156,20 +156,20 @@ pub async fn examine(file: &Path) -> Result<Backup, BackupError> {
     let examined = async {
         let mut connection = read_only(file).await?;
         // All of it: what is not whole is found now, and not when it is needed.
-        let found: Vec<String> =
+        let check: Vec<String> =
             sqlx::query_scalar("PRAGMA integrity_check(1)").fetch_all(&mut connection).await?;
         let schema = schema::read(&mut connection).await?;
         let machine_id = host::machine_id(&mut connection).await.ok().flatten();
         connection.close().await?;
-        Ok::<_, sqlx::Error>((found, schema, machine_id))
+        Ok::<_, sqlx::Error>((check, schema, machine_id))
     };
-    let (found, schema, machine_id) = examined.await.map_err(|source| match StorageFailure::of(&source) {
+    let (check, schema, machine_id) = examined.await.map_err(|source| match StorageFailure::of(&source) {
         Some(StorageFailure::Damaged(detail)) => BackupError::Damaged { path: file.to_owned(), detail },
         _ => BackupError::Database { path: file.to_owned(), source },
     })?;
-    if found != ["ok"] {
+    if check != ["ok"] {
         let detail =
-            found.into_iter().next().unwrap_or_default().lines().next().unwrap_or_default().to_owned();
+            check.into_iter().next().unwrap_or_default().lines().next().unwrap_or_default().to_owned();
         return Err(BackupError::Damaged { path: file.to_owned(), detail });
     }
     match schema {

@@ -142,7 +142,7 @@ pub async fn has_disconnect_event(
     pid: u32,
     logged_at: Option<i64>,
 ) -> Result<bool> {
-    let found = sqlx::query_scalar!(
+    let exists = sqlx::query_scalar!(
         r#"SELECT EXISTS (
                SELECT 1 FROM events
                WHERE type = ? AND daemon = ? AND details ->> 'pid' = ? AND details ->> 'logged_at' = ?
@@ -155,5 +155,5 @@ pub async fn has_disconnect_event(
     )
     .fetch_one(db)
     .await?;
-    Ok(found)
+    Ok(exists)
 }

@@ -33,8 +33,8 @@ pub async fn all(db: &mut Db) -> Result<Vec<Daemon>> {
 /// The daemons with one of these GPUs, by name, without those that are only observed: they are their owners'.
 pub async fn managed_on(db: &mut Db, gpus: &[GpuUuid]) -> Result<Vec<DaemonName>> {
     let managed = all(db).await?.into_iter().filter(|daemon| !daemon.spec.is_observed());
-    let found = managed.filter(|daemon| daemon.spec.gpus.iter().any(|gpu| gpus.contains(gpu)));
-    Ok(found.map(|daemon| daemon.name).collect())
+    let matching = managed.filter(|daemon| daemon.spec.gpus.iter().any(|gpu| gpus.contains(gpu)));
+    Ok(matching.map(|daemon| daemon.name).collect())
 }
 
 /// The daemons whose spec names a layout.
@@ -182,9 +182,9 @@ pub async fn put_incarnation(
 
 /// Forgets the process of a daemon that the manager stopped: a manager that finds it gone would take it for one that died.
 pub async fn forget_process(db: &mut Db, name: &DaemonName, pid: u32, now: i64) -> Result<()> {
-    let known = incarnation(&mut *db, name).await?;
-    match known.filter(|known| known.process.is_some_and(|(known, _)| known == pid)) {
-        Some(known) => put_incarnation(db, name, &Incarnation { process: None, ..known }, now).await,
+    let stored = incarnation(&mut *db, name).await?;
+    match stored.filter(|stored| stored.process.is_some_and(|(stored_pid, _)| stored_pid == pid)) {
+        Some(stored) => put_incarnation(db, name, &Incarnation { process: None, ..stored }, now).await,
         None => Ok(()),
     }
 }

@@ -35,11 +35,11 @@ impl OpenFiles {
 
     /// Reports the first file that was removed or replaced; the inode of an open file is given to no other file.
     pub(super) fn lost(&self) -> Option<FaultReport> {
-        let (path, found) = self.files.iter().find_map(|(path, opened)| {
-            let found = identity(path);
-            (found != Some(*opened)).then_some((path, found))
+        let (path, current) = self.files.iter().find_map(|(path, opened)| {
+            let current = identity(path);
+            (current != Some(*opened)).then_some((path, current))
         })?;
-        let (reason, what) = match found {
+        let (reason, what) = match current {
             None => (ConditionReason::FileRemoved, "was removed"),
             Some(_) => (ConditionReason::FileReplaced, "was replaced by another file"),
         };

@@ -32,8 +32,8 @@ pub async fn holders(db: &mut Db) -> Result<BTreeMap<GpuUuid, (DaemonName, Optio
 
 /// Returns the device files of the GPUs that daemons hold, as far as they are known.
 pub async fn device_files(db: &mut Db) -> Result<BTreeMap<GpuUuid, PathBuf>> {
-    let known = held(db).await?.into_iter();
-    Ok(known.filter_map(|(uuid, facts)| Some((uuid, facts?.device_file?))).collect())
+    let gpus = held(db).await?.into_iter();
+    Ok(gpus.filter_map(|(uuid, facts)| Some((uuid, facts?.device_file?))).collect())
 }
 
 /// Stores the present state of the GPUs that daemons hold; returns true if the state of one was unknown or has changed.

@@ -54,10 +54,10 @@ pub async fn record(
 /// Applies the changes of an event to its incidents, without writing the event; false if it opens a new one, and nothing was changed.
 pub(super) async fn change_quietly(db: &mut Db, event: &NewEvent, now: i64) -> Result<bool> {
     let changes = changes(&mut *db, event, None, None, now).await?;
-    let known: Option<Vec<(i64, Incident)>> =
+    let stored: Option<Vec<(i64, Incident)>> =
         changes.into_iter().map(|change| Some((change.id?, change.incident))).collect();
-    let Some(known) = known else { return Ok(false) };
-    for (number, incident) in known {
+    let Some(stored) = stored else { return Ok(false) };
+    for (number, incident) in stored {
         update(&mut *db, number, &incident).await?;
     }
     Ok(true)
@@ -74,7 +74,7 @@ async fn changes(
     // What an event of an incident causes belongs to it, whatever that is.
     let caused = cause.and_then(|_| event.subject().daemon);
     let Some(daemon) = event.event.concerned_daemon().cloned().or(caused) else { return Ok(Vec::new()) };
-    let known = of_daemon(&mut *db, &daemon, now).await?;
+    let incidents = of_daemon(&mut *db, &daemon, now).await?;
     let gpus = gpus(&mut *db, &daemon).await?;
     let connected =
         if counts_unaffected(&event.event) { connected(&mut *db, &daemon).await? } else { Vec::new() };
@@ -82,9 +82,9 @@ async fn changes(
         EventTrigger::Latest(kind) => Some(kind),
         EventTrigger::Known(_) => None,
     };
-    let seen =
+    let occurrence =
         Occurrence { id, at: now, event: &event.event, because, cause, gpus: &gpus, connected: &connected };
-    let mut changes = group(&seen, &known);
+    let mut changes = group(&occurrence, &incidents);
     for change in &mut changes {
         name_workloads(&mut *db, &mut change.incident).await?;
     }
@@ -93,8 +93,8 @@ async fn changes(
 
 /// Records the workloads of an incident's tenants, while the tenants still exist.
 async fn name_workloads(db: &mut Db, incident: &mut Incident) -> Result<()> {
-    let known = |tenant: &&TenantName| !incident.workloads.contains_key(*tenant);
-    let unknown: Vec<TenantName> = incident.named_tenants().into_iter().filter(known).cloned().collect();
+    let is_unknown = |tenant: &&TenantName| !incident.workloads.contains_key(*tenant);
+    let unknown: Vec<TenantName> = incident.named_tenants().into_iter().filter(is_unknown).cloned().collect();
     for name in unknown {
         let tenant = super::tenants::get(&mut *db, &name).await?;
         let workload = tenant.and_then(|tenant| Workload::of(&tenant.spec.labels));
@@ -190,8 +190,8 @@ pub async fn get(db: &mut Db, id: i64) -> Result<Option<(StoredIncident, i64)>> 
         r#"SELECT content AS "incident: AsJson<Incident>", first_event FROM incidents WHERE id = ?"#,
         id
     );
-    let found = query.map(|row| (StoredIncident { id, incident: row.incident.0 }, row.first_event));
-    Ok(found.fetch_optional(db).await?)
+    let query = query.map(|row| (StoredIncident { id, incident: row.incident.0 }, row.first_event));
+    Ok(query.fetch_optional(db).await?)
 }
 
 /// Records that an incident was acknowledged.

@@ -52,8 +52,8 @@ pub async fn inspect(path: &Path) -> Result<Inspection> {
 
 /// Returns the first damage that SQLite finds in a database; `None` if it is intact.
 pub(super) async fn damage(db: &mut Db) -> Result<Option<String>> {
-    let found: Vec<String> = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_all(db).await?;
-    Ok((found != ["ok"]).then(|| found.into_iter().next().unwrap_or_default()))
+    let check: Vec<String> = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_all(db).await?;
+    Ok((check != ["ok"]).then(|| check.into_iter().next().unwrap_or_default()))
 }
 
 async fn contents(db: &mut Db) -> Result<Contents> {

@@ -235,8 +235,8 @@ pub async fn desired(db: &mut Db, daemon: &Daemon, gpus: &[Gpu]) -> Result<Optio
 /// Returns the content of a daemon's layout.
 pub async fn content(db: &mut Db, active: &ActiveLayout) -> Result<Layout> {
     let wanted = active.version_ref();
-    let found = version(db, &wanted).await?;
-    found.map(|found| found.layout).ok_or_else(|| StoreError::Corrupt {
+    let stored = version(db, &wanted).await?;
+    stored.map(|stored| stored.layout).ok_or_else(|| StoreError::Corrupt {
         what: "a daemon's layout",
         detail: format!("there is no layout {wanted}"),
     })

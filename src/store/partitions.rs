@@ -31,8 +31,8 @@ pub async fn put_run(db: &mut Db, name: &DaemonName, run: &PartitionRun, now: i6
         return Ok(());
     };
     let layout = layouts::content(&mut *db, &active).await?;
-    let known = layouts::applied(&mut *db, name).await?;
-    let news = AppliedLayout::after(run, &active, &layout, known.as_ref());
+    let applied = layouts::applied(&mut *db, name).await?;
+    let news = AppliedLayout::after(run, &active, &layout, applied.as_ref());
     if let Some(news) = parsed("the layout of a daemon", news)? {
         layouts::put_applied(db, name, Some(&news), now).await?;
     }

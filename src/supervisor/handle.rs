@@ -115,25 +115,25 @@ impl Handle {
             request = *requests;
         });
         let mut observed = self.link.observed.clone();
-        let seen =
+        let observed =
             tokio::time::timeout(timeout, observed.wait_for(|observed| observed.served >= request)).await;
-        let seen = match seen {
-            Ok(seen) => seen.map_err(|_| self.gone())?.clone(),
+        let observed = match observed {
+            Ok(observed) => observed.map_err(|_| self.gone())?.clone(),
             Err(_) => {
                 let (daemon, before) = (self.name(), self.observed().failed);
                 return Err(FreshError::Late { daemon, timeout, before });
             }
         };
-        match seen.failed {
+        match observed.failed {
             Some(why) => Err(FreshError::Failed(self.name(), why)),
-            None => Ok(seen),
+            None => Ok(observed),
         }
     }
 
     /// Waits until an observation satisfies `done`; returns `None` after `timeout`.
     pub async fn wait_for(&self, timeout: Duration, done: impl FnMut(&Observed) -> bool) -> Option<Observed> {
         let mut observed = self.link.observed.clone();
-        tokio::time::timeout(timeout, observed.wait_for(done)).await.ok()?.ok().map(|seen| seen.clone())
+        tokio::time::timeout(timeout, observed.wait_for(done)).await.ok()?.ok().map(|latest| latest.clone())
     }
 
     /// Returns the present status: `ready` only if the daemon is ready for the newest generation, which the driver may not have seen.

@@ -31,7 +31,7 @@ pub(super) fn preferred(headers: &HeaderMap, offered: &[&'static str]) -> Option
     let types: Vec<MediaType<'static>> =
         offered.iter().filter_map(|offer| MediaType::parse(offer).ok()).collect();
     let chosen = accept.negotiate(&types)?;
-    let at = types.iter().position(|one| one == chosen)?;
+    let at = types.iter().position(|media_type| media_type == chosen)?;
     offered.get(at).copied()
 }
 

@@ -192,7 +192,7 @@ pub(super) async fn stream(
     Query(query): Query<StreamQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<Message, Infallible>>>, Problem> {
     let last = match headers.get("last-event-id") {
-        Some(shown) => Some(last_event_id(shown)?),
+        Some(header) => Some(last_event_id(header)?),
         None => query.after,
     };
     let StreamQuery { daemon, tenant, client, operation, severity, since, until, .. } = query;
@@ -215,8 +215,8 @@ pub(super) async fn stream(
     Ok(Sse::new(stream::unfold(begin, EventStream::next)))
 }
 
-pub(super) fn last_event_id(shown: &axum::http::HeaderValue) -> Result<i64, ServiceError> {
-    let number = shown.to_str().ok().and_then(|text| text.trim().parse().ok());
+pub(super) fn last_event_id(header: &axum::http::HeaderValue) -> Result<i64, ServiceError> {
+    let number = header.to_str().ok().and_then(|text| text.trim().parse().ok());
     number.ok_or_else(|| {
         ServiceError::field(
             "/after",

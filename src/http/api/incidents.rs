@@ -65,12 +65,12 @@ pub(super) async fn list(
     let IncidentQuery { state, acknowledged, kind, daemon, tenant, since, .. } = query;
     let filter =
         IncidentFilter { state, acknowledged, kind, daemon, tenant, gpu, since, ..IncidentFilter::default() };
-    let found = if query.current == Some(true) {
+    let incidents = if query.current == Some(true) {
         app.service.current_incidents(&ctx, filter, &page).await?
     } else {
         app.service.incidents(&ctx, filter, &page).await?
     };
-    Ok(axum::Json(found.into()))
+    Ok(axum::Json(incidents.into()))
 }
 
 /// Get an incident

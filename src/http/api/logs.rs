@@ -69,8 +69,8 @@ pub(super) async fn get(
         return Err(ServiceError::field("/from", detail).into());
     }
     let part = query.from.map_or(Part::Last, Part::From);
-    let own = if query.own { OwnSessions::Shown } else { OwnSessions::Hidden };
-    let log = app.service.daemon_log(&ctx, &name, file, part, query.contains, own).await?;
+    let sessions = if query.own { OwnSessions::Shown } else { OwnSessions::Hidden };
+    let log = app.service.daemon_log(&ctx, &name, file, part, query.contains, sessions).await?;
     let excerpt = log.excerpt.map_err(ServiceError::Conflict)?;
     let lines = excerpt.lines.into_iter().map(|line| line.text).collect();
     Ok(axum::Json(DaemonLog { path: log.path, lines, to: excerpt.to, hidden: excerpt.hidden }))

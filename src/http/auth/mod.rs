@@ -87,13 +87,13 @@ pub(super) async fn admit(state: &AppState, peer: Peer, request: &mut Request) -
             None => return Err(failed(state, peer, NOT_VALID).await),
         },
         (Credentials::Wrong(why), _) => return Err(failed(state, peer, why).await),
-        (Credentials::Nothing, _) if let Some((admission, found)) = session(state, peer, headers) => {
+        (Credentials::Nothing, _) if let Some((admission, session_key)) = session(state, peer, headers) => {
             if !request.method().is_safe()
                 && let Err(problem) = same_site(headers)
             {
                 return Err(problem.into_response());
             }
-            key = Some(found);
+            key = Some(session_key);
             admission
         }
         (Credentials::Nothing, _) if state.auth.entrance.open_metrics && requests_metrics(request) => {

@@ -113,11 +113,11 @@ pub(super) async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<
     if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING)
         && !encoding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity")
     {
-        let shown: String = String::from_utf8_lossy(encoding.as_bytes()).chars().take(80).collect();
+        let short: String = String::from_utf8_lossy(encoding.as_bytes()).chars().take(80).collect();
         return Err(Problem::new(
             ProblemKind::UnsupportedEncoding,
             format!(
-                "the request's Content-Encoding is {shown:?}: send the body as it is, without that header"
+                "the request's Content-Encoding is {short:?}: send the body as it is, without that header"
             ),
         ));
     }
@@ -232,11 +232,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Conditions {
         }
         let if_match = text(&parts.headers, &header::IF_MATCH)?;
         if let Some(wrong) = if_match.as_deref().filter(|value| !is_tags(value)) {
-            let shown: String = wrong.chars().take(80).collect();
+            let short: String = wrong.chars().take(80).collect();
             return Err(Problem::new(
                 ProblemKind::InvalidRequest,
                 format!(
-                    "If-Match is {shown:?}, which is not an entity tag: send the ETag of a read with its quotes, or *"
+                    "If-Match is {short:?}, which is not an entity tag: send the ETag of a read with its quotes, or *"
                 ),
             ));
         }

@@ -41,7 +41,7 @@ struct FieldChange {
 
 async fn list(call: Call, query: ListQuery) -> Reply {
     let service = &call.app.service;
-    let found = async {
+    let entries = async {
         let filter = AuditFilter {
             actor: query.text("actor").map(str::to_owned),
             target: query.text("target").map(str::to_owned),
@@ -51,7 +51,7 @@ async fn list(call: Call, query: ListQuery) -> Reply {
         };
         service.audit(&call.ctx, &filter, &query.page()?).await
     };
-    let page = query.list(&call, Section::Audit, &FILTER, found).await?.map(AuditRow::of);
+    let page = query.list(&call, Section::Audit, &FILTER, entries).await?.map(AuditRow::of);
     let head = if page.list.refused.is_empty() { Some(service.audit_head(&call.ctx).await?) } else { None };
     Ok(page.answer(|page| AuditPage { page, head }))
 }

@@ -74,8 +74,8 @@ impl Chart {
                 colour: place,
                 points: points.iter().map(|point| (point.at, value(point))).collect(),
             };
-            let shown = lines.iter().filter(|(_, points)| !points.is_empty());
-            shown.enumerate().map(line).collect::<Vec<_>>()
+            let drawn = lines.iter().filter(|(_, points)| !points.is_empty());
+            drawn.enumerate().map(line).collect::<Vec<_>>()
         };
         let memory = of(|point| point.memory);
         let clients = of(|point| u64::from(point.clients));
@@ -94,12 +94,12 @@ impl Chart {
             let mut taken = Vec::new();
             let mut others = Vec::new();
             for line in &mut panel.lines {
-                let own =
+                let colour =
                     colours.iter().find(|(name, _)| name.as_str() == line.name).map(|(_, colour)| *colour);
-                match own.filter(|own| !taken.contains(own)) {
-                    Some(own) => {
-                        line.colour = own;
-                        taken.push(own);
+                match colour.filter(|colour| !taken.contains(colour)) {
+                    Some(colour) => {
+                        line.colour = colour;
+                        taken.push(colour);
                     }
                     None => others.push(line),
                 }

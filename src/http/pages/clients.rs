@@ -43,12 +43,12 @@ pub(super) fn memory(of: &[ClientMemory]) -> Option<Amount> {
 }
 
 async fn all(call: Call, query: ListQuery) -> Reply {
-    let found = async {
+    let clients = async {
         let daemon = query.parsed("daemon", DaemonName::parse)?;
         let filter = ClientFilter { daemon, tenant: query.parsed("tenant", TenantName::parse)? };
         call.app.service.clients(&call.ctx, &filter, false, &query.page()?).await
     };
-    let page = query.list(&call, Section::Clients, &["daemon", "tenant"], found).await?;
+    let page = query.list(&call, Section::Clients, &["daemon", "tenant"], clients).await?;
     Ok(page.with_daemons(&call).await?.answer(|page| ClientsPage { page }))
 }
 
@@ -81,10 +81,10 @@ async fn show(call: Call, Path(id): Path<ClientId>) -> Reply {
     let (mut gone, mut incident) = (events.iter().find_map(Event::client), None);
     if let (None, Some(first)) = (&client, events.last()) {
         let since = IncidentFilter { since: Some(first.at), ..IncidentFilter::default() };
-        for one in service.incidents(ctx, since, &Page::first(MAX_LIMIT)).await?.items {
-            let lost = one.affected.into_iter().find(|lost| lost.client.client == Some(id));
+        for view in service.incidents(ctx, since, &Page::first(MAX_LIMIT)).await?.items {
+            let lost = view.affected.into_iter().find(|lost| lost.client.client == Some(id));
             if let Some(lost) = lost {
-                (gone, incident) = (Some(lost.client), Some(one.id));
+                (gone, incident) = (Some(lost.client), Some(view.id));
             }
         }
     }

@@ -61,7 +61,7 @@ struct EventPage {
 
 async fn list(call: Call, query: ListQuery) -> Reply {
     let service = &call.app.service;
-    let found = async {
+    let events = async {
         let periods = WITHIN.map(|(name, ..)| name);
         let within = query.one_of("within", "a period", periods, |name| name)?;
         let within = WITHIN.iter().find(|(name, ..)| Some(*name) == within);
@@ -80,7 +80,7 @@ async fn list(call: Call, query: ListQuery) -> Reply {
         }
         service.events(&call.ctx, filter, Order::NewestFirst, &query.page()?).await
     };
-    Ok(query.list(&call, Section::Events, &FILTER, found).await?.answer(|page| EventsPage { page }))
+    Ok(query.list(&call, Section::Events, &FILTER, events).await?.answer(|page| EventsPage { page }))
 }
 
 /// The types, grouped by the part before the dot.
@@ -121,8 +121,8 @@ async fn incident_of(Call { app, ctx }: &Call, event: &Event) -> Result<Option<i
     let Some(daemon) = event.subject.daemon.clone() else { return Ok(None) };
     let filter = IncidentFilter { daemon: Some(daemon), ..IncidentFilter::default() };
     let incidents = app.service.incidents(ctx, filter, &Page::first(INCIDENTS)).await?.items;
-    let own = incidents.iter().find(|incident| incident.events.contains(&event.id));
-    Ok(own.map(|incident| incident.id))
+    let incident = incidents.iter().find(|incident| incident.events.contains(&event.id));
+    Ok(incident.map(|incident| incident.id))
 }
 
 /// Details as lines: the name of each field in words, and its value. What stands among the subjects is not repeated.

@@ -154,7 +154,7 @@ impl Form {
 
     /// The values of a field in one line, in canonical order.
     fn line(&self, name: &str) -> String {
-        let mut all: Vec<&str> = self.all(name).filter(|one| !one.is_empty()).collect();
+        let mut all: Vec<&str> = self.all(name).filter(|value| !value.is_empty()).collect();
         all.sort_unstable();
         all.join(", ")
     }
@@ -171,7 +171,7 @@ impl Form {
 
     /// Returns true if a list contains a value.
     pub(super) fn has(&self, name: &str, value: &str) -> bool {
-        self.all(name).any(|one| one == value)
+        self.all(name).any(|sent| sent == value)
     }
 
     /// Sets an initial value.
@@ -239,7 +239,7 @@ impl Form {
 
     fn value(&self, name: &str, shape: Shape) -> Result<Option<Value>, String> {
         let text = self.text(name);
-        let is_not = |what: &str| format!("{:?} is not {what}", shortened(text));
+        let is_not = |expected: &str| format!("{:?} is not {expected}", shortened(text));
         match shape {
             Shape::Flag => Ok(Some(Value::Bool(self.ticked(name)))),
             Shape::List => {
@@ -341,8 +341,8 @@ pub(super) fn without_errors<T>(read: (Option<T>, Vec<FieldError>)) -> Result<T,
 
 /// Adds errors of fields that have none yet: a field that is missing since its value was wrong has one.
 pub(super) fn add_new(errors: &mut Vec<FieldError>, more: Vec<FieldError>) {
-    let known: Vec<String> = errors.iter().map(|error| error.pointer.clone()).collect();
-    errors.extend(more.into_iter().filter(|error| !known.contains(&error.pointer)));
+    let pointers: Vec<String> = errors.iter().map(|error| error.pointer.clone()).collect();
+    errors.extend(more.into_iter().filter(|error| !pointers.contains(&error.pointer)));
 }
 
 /// The field of a form that an error belongs to: that with the longest matching name, since an item's error belongs to its list.

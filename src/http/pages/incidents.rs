@@ -66,8 +66,8 @@ fn filter(query: &ListQuery) -> Result<IncidentFilter, ServiceError> {
 }
 
 async fn list(call: Call, query: ListQuery) -> Reply {
-    let found = async { call.app.service.incidents(&call.ctx, filter(&query)?, &query.page()?).await };
-    let page = query.list(&call, Section::Incidents, &FILTER, found).await?;
+    let incidents = async { call.app.service.incidents(&call.ctx, filter(&query)?, &query.page()?).await };
+    let page = query.list(&call, Section::Incidents, &FILTER, incidents).await?;
     let page = page.map(|incident| IncidentRow::of(incident, call.now()));
     Ok(page.with_daemons(&call).await?.answer(|page| IncidentsPage { page }))
 }

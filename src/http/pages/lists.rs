@@ -54,7 +54,7 @@ impl ListQuery {
         word: impl Fn(T) -> &'static str,
     ) -> Result<Option<T>, ServiceError> {
         self.parsed(name, |text| {
-            let listed = all.into_iter().find(|one| word(*one) == text);
+            let listed = all.into_iter().find(|value| word(*value) == text);
             listed.ok_or_else(|| format!("{text:?} is not {noun}: choose one of the list"))
         })
     }
@@ -93,21 +93,21 @@ impl ListQuery {
         call: &Call,
         section: Section,
         fields: &'static [&'static str],
-        found: impl Future<Output = Result<Paged<T>, ServiceError>>,
+        paged: impl Future<Output = Result<Paged<T>, ServiceError>>,
     ) -> Result<ListPage<T>, Problem> {
         let is_first = self.is_first();
-        let (found, refused) = match found.await {
-            Ok(found) => (found, FormErrors::default()),
+        let (paged, refused) = match paged.await {
+            Ok(paged) => (paged, FormErrors::default()),
             Err(error @ ServiceError::Invalid(_)) => {
                 (Paged { items: Vec::new(), next_cursor: None }, FormErrors::of(error, fields))
             }
             Err(error) => return Err(error.into()),
         };
-        let page_links = self.page_links(found.next_cursor.as_deref());
+        let page_links = self.page_links(paged.next_cursor.as_deref());
         let mut frame = call.frame(section, section.label()).await;
         // New entries would change it, where they come by themselves.
         frame.live = is_first && refused.is_empty() && !matches!(section, Section::Audit | Section::Tokens);
-        let list = Listing { rows: found.items, page_links, refused, is_first };
+        let list = Listing { rows: paged.items, page_links, refused, is_first };
         Ok(ListPage { frame, list, query: self.query.clone(), fields, daemons: Vec::new() })
     }
 

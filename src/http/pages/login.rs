@@ -123,8 +123,8 @@ pub(super) async fn show(State(app): State<AppState>, RawQuery(query): RawQuery)
     let outside = Outside::of(&app.service).await;
     let form = LoginForm(Form::parse(query.unwrap_or_default().as_bytes()));
     let (code, next) = (form.code(), form.next());
-    let shown = LoginPage { outside, refused: None, code, next, unsent: None, lost: None };
-    page(StatusCode::OK, &shown)
+    let template = LoginPage { outside, refused: None, code, next, unsent: None, lost: None };
+    page(StatusCode::OK, &template)
 }
 
 pub(super) async fn log_in(

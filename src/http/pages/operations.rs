@@ -155,7 +155,7 @@ fn verb(request: &OperationRequest) -> String {
 
 /// The subjects of an operation, first the one that the user came from.
 fn subjects(operation: &Operation) -> Vec<PageLink> {
-    let own = match &operation.request {
+    let subject = match &operation.request {
         OperationRequest::TerminateClient { client, .. } => {
             Some((format!("/clients/{client}"), format!("client {}", client.pid)))
         }
@@ -184,7 +184,7 @@ fn subjects(operation: &Operation) -> Vec<PageLink> {
         let href = if gone { "/daemons".to_owned() } else { format!("/daemons/{name}") };
         (href, format!("daemon {name}"))
     });
-    own.into_iter().chain(daemons).map(|(href, label)| PageLink { href, label }).collect()
+    subject.into_iter().chain(daemons).map(|(href, label)| PageLink { href, label }).collect()
 }
 
 /// The parameters of the request.
@@ -232,7 +232,7 @@ pub(super) fn cancel_effect(operation: &Operation) -> Option<&'static str> {
 }
 
 async fn list(call: Call, query: ListQuery) -> Reply {
-    let found = async {
+    let operations = async {
         let filter = OperationFilter {
             daemon: query.parsed("daemon", DaemonName::parse)?,
             states: query.parsed("state", OperationFilter::parse_states)?.unwrap_or_default(),
@@ -240,7 +240,7 @@ async fn list(call: Call, query: ListQuery) -> Reply {
         };
         call.app.service.operations(&call.ctx, &filter, &query.page()?).await
     };
-    let page = query.list(&call, Section::Operations, &["daemon", "state"], found).await?;
+    let page = query.list(&call, Section::Operations, &["daemon", "state"], operations).await?;
     let page = page.map(|operation| OperationSummary::of(operation, call.now()));
     Ok(page.with_daemons(&call).await?.answer(|page| OperationsPage { page }))
 }

@@ -24,9 +24,9 @@ pub(super) fn with_status(template: &impl Template, problem: Option<Problem>) ->
     let (mut refused, _) = problem.into_response().into_parts();
     // The page shows already everything that its reader may see.
     refused.extensions.remove::<Beside>();
-    let mut shown = page(refused.status, template);
-    shown.extensions_mut().extend(refused.extensions);
-    shown
+    let mut response = page(refused.status, template);
+    response.extensions_mut().extend(refused.extensions);
+    response
 }
 
 /// Redirects to the page of an operation.

@@ -157,13 +157,13 @@ impl SmMap {
     pub(super) fn partitioned(listed: &GpuPartitions, chunk_sms: u32, named: &[&PartitionStatus]) -> Self {
         let mut groups = Vec::new();
         for (number, partition) in listed.partitions.iter().enumerate() {
-            let known = named.iter().find(|named| named.id.as_ref() == Some(&partition.id));
+            let status = named.iter().find(|named| named.id.as_ref() == Some(&partition.id));
             let name =
-                known.map_or_else(|| format!("unnamed {}", number + 1), |known| known.partition.to_string());
+                status.map_or_else(|| format!("unnamed {}", number + 1), |named| named.partition.to_string());
             let mut group = Group::new(Owner::Partition(number), name, partition.chunks, partition.sms);
             group.id = Some(partition.id.clone());
             group.in_use = partition.in_use;
-            group.tenants = known.map(|known| known.tenants.clone()).unwrap_or_default();
+            group.tenants = status.map(|named| named.tenants.clone()).unwrap_or_default();
             groups.push(group);
         }
         let free = (listed.free_chunks * chunk_sms).min(listed.free_sms);

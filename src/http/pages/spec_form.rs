@@ -206,7 +206,7 @@ async fn add_other_errors<S: FormSpec>(
     let Call { ctx, .. } = call;
     let mut form = draft.form.clone();
     loop {
-        let known = errors.len();
+        let count = errors.len();
         for error in errors.iter() {
             form.remove(field_of(&error.pointer, names).unwrap_or_default());
         }
@@ -219,7 +219,7 @@ async fn add_other_errors<S: FormSpec>(
         if let Err(error) = write_spec(call, name, spec, options).await {
             add_new(errors, Problem::of(error, &ctx.actor).errors);
         }
-        if errors.len() == known {
+        if errors.len() == count {
             return;
         }
     }

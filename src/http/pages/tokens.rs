@@ -61,8 +61,8 @@ struct TokenRevokePage {
 }
 
 async fn list(call: Call, query: ListQuery) -> Reply {
-    let found = async { call.app.service.tokens(&call.ctx, &query.page()?).await };
-    Ok(query.list(&call, Section::Tokens, &[], found).await?.answer(|page| TokensPage { page }))
+    let tokens = async { call.app.service.tokens(&call.ctx, &query.page()?).await };
+    Ok(query.list(&call, Section::Tokens, &[], tokens).await?.answer(|page| TokensPage { page }))
 }
 
 async fn show(call: Call, Path(id): Path<TokenId>) -> Reply {

@@ -136,9 +136,9 @@ impl UnixSlots {
     }
 
     fn of(&self, peer: Peer) -> &CallerSlots {
-        let own = rustix::process::geteuid().as_raw();
+        let own_uid = rustix::process::geteuid().as_raw();
         match peer {
-            Peer::Unix(Some(user)) if user.uid == 0 || user.uid == own => &self.operators,
+            Peer::Unix(Some(user)) if user.uid == 0 || user.uid == own_uid => &self.operators,
             Peer::Unix(Some(user)) if (self.has_grant)(user) => &self.users,
             _ => &self.strangers,
         }

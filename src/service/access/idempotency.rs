@@ -29,11 +29,11 @@ impl Backend {
     pub(crate) async fn keep_answer(&self, key: IdempotencyKey, response: String) {
         let IdempotencyKey { owner, key, request_hash } = key;
         let clock = self.parts.clock;
-        let kept = transact!(self.parts.store, |db| {
+        let written = transact!(self.parts.store, |db| {
             let answer = Remembered { request_hash, response };
             idempotency::put(db, &owner, &key, &answer, clock.unix_ms()).await
         });
-        if let Err(error) = kept {
+        if let Err(error) = written {
             tracing::warn!(%error, "an answer could not be stored under its Idempotency-Key");
         }
     }

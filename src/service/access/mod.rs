@@ -67,8 +67,8 @@ impl LocalUser {
     /// network, and the process may have dropped groups on purpose. A process that has ended has no groups, so it has no more
     /// rights than it had.
     fn groups(self) -> Vec<u32> {
-        let own = self.pid.and_then(host::process::groups).filter(|(owner, _)| *owner == self.uid);
-        std::iter::once(self.gid).chain(own.into_iter().flat_map(|(_, groups)| groups)).collect()
+        let listed = self.pid.and_then(host::process::groups).filter(|(owner, _)| *owner == self.uid);
+        std::iter::once(self.gid).chain(listed.into_iter().flat_map(|(_, groups)| groups)).collect()
     }
 }
 
@@ -229,10 +229,10 @@ impl Access {
     /// The actor for a secret, if it is valid.
     ///
     /// An unknown ID, a wrong secret and a malformed token take the same steps: two digests are computed and compared.
-    pub fn holder(&self, shown: &Secret, origin: Origin, now: i64) -> Option<Admission> {
-        let (id, secret) = match shown.parts() {
+    pub fn holder(&self, token: &Secret, origin: Origin, now: i64) -> Option<Admission> {
+        let (id, secret) = match token.parts() {
             Some((id, secret)) => (Some(id), secret),
-            None => (None, shown.clone()),
+            None => (None, token.clone()),
         };
         let live = id.as_ref().and_then(|id| self.live(id));
         let digest = secret.digest();
@@ -287,9 +287,9 @@ impl Access {
             let session = LoginSession { last_used_at: live.used(now), ..live.session.clone() };
             Some((actor, session, ends_at))
         };
-        let mut found: Vec<_> = live.into_iter().filter_map(valid).collect();
-        found.sort_by_key(|(_, session, _)| std::cmp::Reverse((session.last_used_at, session.created_at)));
-        found
+        let mut sessions: Vec<_> = live.into_iter().filter_map(valid).collect();
+        sessions.sort_by_key(|(_, session, _)| std::cmp::Reverse((session.last_used_at, session.created_at)));
+        sessions
     }
 
     /// Stores a single-use login code for this holder.
@@ -308,8 +308,8 @@ impl Access {
     pub fn coded(&self, code: &Secret, origin: Origin, now: i64) -> Option<Admission> {
         let digest = code.digest();
         let codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = codes.iter().find(|code| code.digest == digest && code.expires_at > now)?;
-        let holder = found.holder.clone();
+        let stored = codes.iter().find(|code| code.digest == digest && code.expires_at > now)?;
+        let holder = stored.holder.clone();
         drop(codes);
         self.admission_of(&holder, origin, now)
     }
@@ -319,8 +319,8 @@ impl Access {
         let digest = code.digest();
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
         codes.retain(|code| code.expires_at > now);
-        let found = codes.iter().position(|code| code.digest == digest);
-        found.map(|found| codes.remove(found)).is_some()
+        let position = codes.iter().position(|code| code.digest == digest);
+        position.map(|position| codes.remove(position)).is_some()
     }
 
     /// The actor for a user of this host, if it has a grant.
@@ -375,13 +375,13 @@ impl Access {
     /// The sessions of a holder, least recently used first.
     pub(super) fn sessions_of(&self, holder: &SessionHolder) -> Vec<Digest> {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
-        let mut found: Vec<(i64, Digest)> = sessions
+        let mut digests: Vec<(i64, Digest)> = sessions
             .values()
             .filter(|live| live.session.holder == *holder)
             .map(|live| (live.last_used.load(Ordering::Relaxed), live.session.digest))
             .collect();
-        found.sort_by_key(|(used, _)| *used);
-        found.into_iter().map(|(_, digest)| digest).collect()
+        digests.sort_by_key(|(used, _)| *used);
+        digests.into_iter().map(|(_, digest)| digest).collect()
     }
 
     /// Adds a session, if its token is still valid.

@@ -298,20 +298,20 @@ pub(in crate::service) fn redact_incident(incident: Incident, tenant: &TenantNam
         );
     let loses_work = incident.kind.loses_work();
     // Others' processes are counted in it, and are in its events.
-    let own = incident.suspects.iter().filter(|suspect| is_own(suspect.tenant.as_ref())).count();
-    let own = u32::try_from(own).unwrap_or(u32::MAX);
+    let own_count = incident.suspects.iter().filter(|suspect| is_own(suspect.tenant.as_ref())).count();
+    let own_count = u32::try_from(own_count).unwrap_or(u32::MAX);
     let is_shared =
         matches!(incident.kind, IncidentKind::Bypass | IncidentKind::ClientRefused | IncidentKind::GpuShared)
-            && (names_others || incident.occurrences > own);
+            && (names_others || incident.occurrences > own_count);
     let (occurrences, events) =
-        if is_shared { (own.max(1), Vec::new()) } else { (incident.occurrences, incident.events) };
+        if is_shared { (own_count.max(1), Vec::new()) } else { (incident.occurrences, incident.events) };
     let affected = incident.affected.into_iter().filter(|client| is_own(client.tenant.as_ref()));
     let affected =
         affected.map(|client| AffectedClient { worker_in_reset: false, ended_with_it: false, ..client });
     // A tenant that lost work does not learn who is suspected, not even that it is one of its own.
     let suspects =
         incident.suspects.into_iter().filter(|suspect| !loses_work && is_own(suspect.tenant.as_ref()));
-    let acknowledged = incident.acknowledged.map(|one| Acknowledgement { by: None, note: None, ..one });
+    let acknowledged = incident.acknowledged.map(|full| Acknowledgement { by: None, note: None, ..full });
     Incident {
         affected: affected.collect(),
         suspects: suspects.collect(),

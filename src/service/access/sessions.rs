@@ -119,8 +119,8 @@ impl Service {
     /// The session of the request.
     pub fn session(&self, ctx: &RequestContext, key: Option<SessionKey>) -> Result<SessionView> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
-        let found = key.and_then(|key| backend.parts.access.session_now(&key, ctx.clock.unix_ms()));
-        found.map(|(session, ends_at)| view(&ctx.actor, &session, ends_at)).ok_or_else(no_session)
+        let session = key.and_then(|key| backend.parts.access.session_now(&key, ctx.clock.unix_ms()));
+        session.map(|(session, ends_at)| view(&ctx.actor, &session, ends_at)).ok_or_else(no_session)
     }
 
     /// All sessions, the last used first.
@@ -169,8 +169,8 @@ impl Service {
             }
             SessionsOf::User(uid) => {
                 let holder = access.holder_of_user(uid).unwrap_or(SessionHolder::User(uid));
-                let known = access.holder_of_user(uid).is_ok() || !access.sessions_of(&holder).is_empty();
-                if !known {
+                let is_known = access.holder_of_user(uid).is_ok() || !access.sessions_of(&holder).is_empty();
+                if !is_known {
                     return Err(ServiceError::NotFound { kind: "user with sessions", name: uid.to_string() });
                 }
                 (holder, Some(Target::Other(format!("users/{uid}"))))

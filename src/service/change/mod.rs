@@ -127,12 +127,12 @@ impl Backend {
         T: Send + 'static,
         F: for<'a, 'c> FnOnce(&'a mut Change<'c>) -> BoxFuture<'a, Result<T>> + Send + 'static,
     {
-        let known = self.query_inventory(Inventory::known_gpus).await?.map_err(unavailable)?;
+        let gpus = self.query_inventory(Inventory::known_gpus).await?.map_err(unavailable)?;
         let record = ChangeRecord::of(permit, dry_run)?;
         let (manager_uid, now) = (self.parts.manager_uid, permit.ctx().clock.unix_ms());
         let changed = self.parts.store.write(move |db| {
             Box::pin(async move {
-                let mut change = Change::load(db, scope, known, now, record, dry_run).await?;
+                let mut change = Change::load(db, scope, gpus, now, record, dry_run).await?;
                 let value = job(&mut change).await?;
                 let changed = change.finish(manager_uid, value).await?;
                 let end = if changed.is_kept { TransactionEnd::Commit } else { TransactionEnd::RollBack };
@@ -169,9 +169,9 @@ impl<'c> Change<'c> {
         };
         let mut loaded = Objects::of(daemons, tenants);
         let mut facts = BTreeMap::new();
-        for (gpu, (daemon, known)) in store::gpus::holders(&mut *db).await? {
+        for (gpu, (daemon, gpu_facts)) in store::gpus::holders(&mut *db).await? {
             loaded.holders.insert(gpu.clone(), daemon);
-            facts.insert(gpu, known);
+            facts.insert(gpu, gpu_facts);
         }
         Ok(Self {
             gpus: known(known_gpus, facts),
@@ -267,11 +267,11 @@ impl<'c> Change<'c> {
         Ok(())
     }
 
-    /// Refuses the GPUs if a daemon of this manager other than `own` has one of them.
-    pub(in crate::service) fn refuse_held(&self, gpus: &[GpuUuid], own: Option<&DaemonName>) -> Result<()> {
+    /// Refuses the GPUs if a daemon of this manager other than `name` has one of them.
+    pub(in crate::service) fn refuse_held(&self, gpus: &[GpuUuid], name: Option<&DaemonName>) -> Result<()> {
         let held = gpus
             .iter()
-            .find_map(|gpu| Some((gpu, self.objects.holder(gpu).filter(|holder| Some(*holder) != own)?)));
+            .find_map(|gpu| Some((gpu, self.objects.holder(gpu).filter(|holder| Some(*holder) != name)?)));
         held.map_or(Ok(()), |(gpu, holder)| Err(ServiceError::Conflict(held_by(gpu, holder, &self.gpus))))
     }
 
@@ -312,14 +312,14 @@ impl<'c> Change<'c> {
             _ => return refuse_namesake(&mut *self.db, kind, name).await,
         };
         let folded = |name: &str| name.replace('-', "_");
-        let there = names.find(|there| *there != name && folded(there) == folded(name));
-        there.map_or(Ok(()), |there| Err(namesake_refusal(kind, there, name)))
+        let taken = names.find(|taken| *taken != name && folded(taken) == folded(name));
+        taken.map_or(Ok(()), |taken| Err(namesake_refusal(kind, taken, name)))
     }
 }
 
 /// Says which daemon holds a GPU.
-pub(in crate::service) fn held_by(gpu: &GpuUuid, holder: &DaemonName, known: &[Gpu]) -> String {
-    let gpu = full_name(gpu, known);
+pub(in crate::service) fn held_by(gpu: &GpuUuid, holder: &DaemonName, gpus: &[Gpu]) -> String {
+    let gpu = full_name(gpu, gpus);
     format!("{gpu} belongs to daemon {holder}: remove it there first, or choose another GPU")
 }
 

@@ -59,8 +59,8 @@ impl Change<'_> {
     /// The daemons that get or lose a tenant, or have one whose spec changed.
     pub(super) fn with_changed_tenants(&self) -> BTreeSet<DaemonName> {
         let (before, after) = (&self.loaded.tenants, &self.objects.tenants);
-        let differs = |one: &Tenant, others: &BTreeMap<TenantName, Tenant>| {
-            others.get(&one.name).is_none_or(|other| other.generation != one.generation)
+        let differs = |tenant: &Tenant, others: &BTreeMap<TenantName, Tenant>| {
+            others.get(&tenant.name).is_none_or(|other| other.generation != tenant.generation)
         };
         let changed = after.values().filter(|tenant| differs(tenant, before));
         let changed = changed.chain(before.values().filter(|tenant| differs(tenant, after)));

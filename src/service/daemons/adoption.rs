@@ -184,9 +184,9 @@ impl Backend {
 
     /// The control daemon named by a caller.
     async fn named_process(&self, process: &str) -> Result<(ForeignDaemon, Identity)> {
-        let shown: String = process.chars().take(40).collect();
+        let short: String = process.chars().take(40).collect();
         let id = ClientId::parse(process).map_err(|_| {
-            field!("/process", "{shown:?} is not a process: give its ID, a hyphen and its start time, as the list of foreign daemons does")
+            field!("/process", "{short:?} is not a process: give its ID, a hyphen and its start time, as the list of foreign daemons does")
         })?;
         let identity = Identity::from(id);
         let neighbour = self.parts.fleet.context().foreign_daemons.inspect(identity).await;
@@ -226,12 +226,12 @@ impl Backend {
         }
         let context = self.parts.fleet.context();
         let scanner = &context.foreign_daemons;
-        let seen = scanner.scan().await;
-        let own = seen.iter().find(|neighbour| scanner.owner(&neighbour.daemon).as_ref() == Some(name));
-        let Some(own) = own else { return Ok(None) };
-        let poll = Box::pin(context.read_foreign(own)).await;
-        let mut candidate = self.candidate(own, &poll).await;
-        let verdict = if scanner.carries_claimed_token(name, &own.daemon) {
+        let scan = scanner.scan().await;
+        let foreign = scan.iter().find(|neighbour| scanner.owner(&neighbour.daemon).as_ref() == Some(name));
+        let Some(foreign) = foreign else { return Ok(None) };
+        let poll = Box::pin(context.read_foreign(foreign)).await;
+        let mut candidate = self.candidate(foreign, &poll).await;
+        let verdict = if scanner.carries_claimed_token(name, &foreign.daemon) {
             candidate.held = false;
             candidate.take_back(self.parts.manager_uid)
         } else {

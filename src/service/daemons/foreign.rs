@@ -104,9 +104,9 @@ impl Service {
     pub async fn foreign_daemons(&self, ctx: &RequestContext) -> Result<Vec<ForeignDaemonView>> {
         let backend = self.with(&ctx.require(Right::View)?);
         let scanner = &backend.parts.fleet.context().foreign_daemons;
-        let seen = scanner.scan().await;
+        let scan = scanner.scan().await;
         let mut foreign: Vec<ForeignDaemon> =
-            seen.iter().filter(|neighbour| scanner.owner(&neighbour.daemon).is_none()).cloned().collect();
+            scan.iter().filter(|neighbour| scanner.owner(&neighbour.daemon).is_none()).cloned().collect();
         foreign.sort_by_key(|neighbour| neighbour.daemon.identity.pid);
         let gpus = backend.gpus().await?;
         let views =
@@ -121,9 +121,9 @@ impl Service {
             kind: "foreign control daemon",
             name: format!("{}: {reason}", id.chars().take(40).collect::<String>()),
         };
-        let known = ClientId::parse(id)
+        let process = ClientId::parse(id)
             .map_err(|_| not_found("give its process ID, a hyphen and its start time, as in the list"))?;
-        let identity = Identity::from(known);
+        let identity = Identity::from(process);
         let scanner = &backend.parts.fleet.context().foreign_daemons;
         let neighbour = scanner.inspect(identity).await.map_err(|reason| not_found(&reason))?;
         if let Some(owner) = scanner.owner(&neighbour.daemon) {
@@ -249,31 +249,31 @@ impl Backend {
     }
 }
 
-/// Returns the reason why these GPUs cannot be used: a daemon of this manager other than `own` has one of them.
+/// Returns the reason why these GPUs cannot be used: a daemon of this manager other than `name` has one of them.
 async fn held(
     db: store::Transaction<'_>,
     gpus: &[GpuUuid],
-    own: Option<&DaemonName>,
-    known: &[Gpu],
+    name: Option<&DaemonName>,
+    all_gpus: &[Gpu],
 ) -> Result<Option<String>> {
     for gpu in gpus {
         if let Some(holder) = store::daemons::holder(&mut *db, gpu).await?
-            && Some(&holder) != own
+            && Some(&holder) != name
         {
-            return Ok(Some(held_by(gpu, &holder, known)));
+            return Ok(Some(held_by(gpu, &holder, all_gpus)));
         }
     }
     Ok(None)
 }
 
-/// Refuses the GPUs if a daemon of this manager other than `own` has one of them.
+/// Refuses the GPUs if a daemon of this manager other than `name` has one of them.
 pub(super) async fn refuse_held(
     db: store::Transaction<'_>,
     gpus: &[GpuUuid],
-    own: Option<&DaemonName>,
-    known: &[Gpu],
+    name: Option<&DaemonName>,
+    all_gpus: &[Gpu],
 ) -> Result<()> {
-    held(db, gpus, own, known).await?.map_or(Ok(()), |reason| Err(ServiceError::Conflict(reason)))
+    held(db, gpus, name, all_gpus).await?.map_or(Ok(()), |reason| Err(ServiceError::Conflict(reason)))
 }
 
 fn client_view(client: ClientFacts) -> ForeignClientView {

@@ -121,13 +121,13 @@ async fn resolve(
 ) -> Result<Option<(ActiveLayout, Layout)>> {
     let Some(active) = &spec.layout else { return Ok(None) };
     let desired = active.version_ref();
-    let found = store::layouts::version(db, &desired).await?;
-    let found =
-        found.ok_or_else(|| field!("/layout/version", "there is no layout {desired}: write it first"))?;
-    refuse_mode(name, spec.mode, found.layout.enforcement, None)?;
-    let gpu_map = map_roles(&found.layout, &active.gpu_map, &spec.gpus, gpus)
+    let stored = store::layouts::version(db, &desired).await?;
+    let stored =
+        stored.ok_or_else(|| field!("/layout/version", "there is no layout {desired}: write it first"))?;
+    refuse_mode(name, spec.mode, stored.layout.enforcement, None)?;
+    let gpu_map = map_roles(&stored.layout, &active.gpu_map, &spec.gpus, gpus)
         .map_err(|error| ServiceError::Invalid(vec![field(&error.to_string())]))?;
-    Ok(Some((ActiveLayout { gpu_map, ..active.clone() }, found.layout)))
+    Ok(Some((ActiveLayout { gpu_map, ..active.clone() }, stored.layout)))
 }
 
 async fn is_percentage(db: store::Transaction<'_>, layout: Option<&ActiveLayout>) -> Result<bool> {
@@ -148,9 +148,9 @@ async fn fit_percentages(
 ) -> Result<()> {
     let specs: Vec<(&TenantName, &TenantSpec)> =
         tenants.iter().map(|tenant| (&tenant.name, &tenant.spec)).collect();
-    let own = own_shares(layout, specs).next();
-    if let Some(own) = own {
-        return Err(ServiceError::Conflict(own.to_string()));
+    let share = own_shares(layout, specs).next();
+    if let Some(share) = share {
+        return Err(ServiceError::Conflict(share.to_string()));
     }
     let counted = store::probe_results::chunks(db).await?;
     let plan = plan(desired, &[], &counted);

@@ -59,7 +59,7 @@ impl Service {
         file: LogFile,
         part: Part,
         wanted: String,
-        own: OwnSessions,
+        sessions: OwnSessions,
     ) -> Result<LogView> {
         let backend = self.with(&ctx.require(Right::View)?);
         // A daemon that does not exist has no log.
@@ -70,14 +70,14 @@ impl Service {
         };
         let directory: PathBuf = directory;
         let path = directory.join(file.name());
-        let shown = path.display().to_string();
+        let path_text = path.display().to_string();
         let reading = tokio::task::spawn_blocking(move || {
-            let there = |kept: &LogFile| directory.join(kept.name()).symlink_metadata().is_ok();
-            let kept = [LogFile::ControlKept, LogFile::ServerKept].into_iter().filter(there).collect();
-            (excerpt(&path, part, &wanted, own), kept)
+            let exists = |file: &LogFile| directory.join(file.name()).symlink_metadata().is_ok();
+            let kept = [LogFile::ControlKept, LogFile::ServerKept].into_iter().filter(exists).collect();
+            (excerpt(&path, part, &wanted, sessions), kept)
         });
         let (read, kept) = reading.await.map_err(|error| ServiceError::Internal(error.to_string()))?;
-        Ok(LogView { excerpt: read.map_err(|error| why_not(&error, &shown)), kept, path: shown })
+        Ok(LogView { excerpt: read.map_err(|error| why_not(&error, &path_text)), kept, path: path_text })
     }
 }
 

@@ -57,15 +57,15 @@ impl Service {
         backend.refuse_read_only().await?;
         let gpus = backend.gpus().await?;
         let scanner = &backend.parts.fleet.context().foreign_daemons;
-        let seen = scanner.scan().await;
-        let mut found: Vec<(DaemonName, &ForeignDaemon)> = seen
+        let scan = scanner.scan().await;
+        let mut lost_daemons: Vec<(DaemonName, &ForeignDaemon)> = scan
             .iter()
-            .filter(|one| scanner.owner(&one.daemon).is_none())
-            .filter_map(|one| Some((backend.lost_name(one)?, one)))
+            .filter(|foreign| scanner.owner(&foreign.daemon).is_none())
+            .filter_map(|foreign| Some((backend.lost_name(foreign)?, foreign)))
             .collect();
-        found.sort_by(|one, other| one.0.cmp(&other.0));
+        lost_daemons.sort_by(|one, other| one.0.cmp(&other.0));
         let mut daemons = Vec::new();
-        for (name, lost) in found {
+        for (name, lost) in lost_daemons {
             let (adoption, mut view) = backend.prepare(&name, lost, &gpus).await;
             let permit = permit.clone().adopting(name);
             let adopted = match adoption {
@@ -89,13 +89,13 @@ impl Backend {
     /// Returns true if daemons of this manager are running that its database does not know.
     pub async fn has_lost_daemons(&self) -> bool {
         let scanner = &self.parts.fleet.context().foreign_daemons;
-        let seen = scanner.scan().await;
-        seen.iter().any(|one| scanner.owner(&one.daemon).is_none() && self.lost_name(one).is_some())
+        let scan = scanner.scan().await;
+        scan.iter().any(|lost| scanner.owner(&lost.daemon).is_none() && self.lost_name(lost).is_some())
     }
 
     /// The name of a daemon that a manager of this runtime directory started; `None` for every other.
-    pub(super) fn lost_name(&self, one: &ForeignDaemon) -> Option<DaemonName> {
-        self.parts.fleet.context().own_name(&one.daemon, self.parts.manager_uid)
+    pub(super) fn lost_name(&self, foreign: &ForeignDaemon) -> Option<DaemonName> {
+        self.parts.fleet.context().own_name(&foreign.daemon, self.parts.manager_uid)
     }
 
     /// Returns the adoption to write for a lost daemon, or the reason why it cannot be adopted; with the daemon's view.

@@ -65,15 +65,15 @@ impl Service {
             None => return Ok(view),
         };
         // The phase must be readable even when the driver is faulty or hangs.
-        let found = tokio::time::timeout(timeout, backend.parts.engine.holders(&gpus)).await;
-        let found = found.unwrap_or_else(|_| {
+        let holders = tokio::time::timeout(timeout, backend.parts.engine.holders(&gpus)).await;
+        let holders = holders.unwrap_or_else(|_| {
             let within = timeout.as_secs_f64();
             Err(format!("the processes that have the GPUs open were not found within {within} s").into())
         });
-        match found {
-            Ok(found) => {
-                view.holders = Some(found.processes);
-                (view.unexamined, view.unproven) = (found.unexamined, found.unproven);
+        match holders {
+            Ok(holders) => {
+                view.holders = Some(holders.processes);
+                (view.unexamined, view.unproven) = (holders.unexamined, holders.unproven);
             }
             Err(why) => {
                 (view.holders, view.holders_unknown, view.unproven) = (None, Some(why.to_string()), gpus);

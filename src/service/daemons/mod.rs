@@ -350,11 +350,11 @@ impl Backend {
     /// The daemons that have not reached their desired state, with their phase; all or one of them.
     ///
     /// A stored daemon without a driver, as when its GPUs are gone, has an unknown phase and is never ready.
-    pub async fn not_ready(&self, one: Option<&DaemonName>) -> Result<Vec<(DaemonName, Phase)>> {
+    pub async fn not_ready(&self, daemon: Option<&DaemonName>) -> Result<Vec<(DaemonName, Phase)>> {
         let stored = self.stored_daemons().await?;
         let mut names = stored.iter().map(|daemon| daemon.name.clone());
-        let names: Vec<DaemonName> = match one {
-            Some(name) => vec![names.find(|known| known == name).found("daemon", name)?],
+        let names: Vec<DaemonName> = match daemon {
+            Some(name) => vec![names.find(|stored| stored == name).found("daemon", name)?],
             None => names.collect(),
         };
         let mut phases: std::collections::BTreeMap<_, _> = self.parts.fleet.not_ready().into_iter().collect();

@@ -124,12 +124,12 @@ async fn exchange(
         }
     }
     let mut changed = Vec::new();
-    for (tenant, mut own) in change.specs_of(name) {
-        let limit = own.device_memory_limit.clone().map(of_new);
-        if own.gpus.contains(old) || own.device_memory_limit != limit {
-            own.gpus = if own.gpus.is_empty() { Vec::new() } else { place(&own.gpus) };
-            own.device_memory_limit = limit;
-            change.put_tenant(&tenant, own)?;
+    for (tenant, mut spec) in change.specs_of(name) {
+        let limit = spec.device_memory_limit.clone().map(of_new);
+        if spec.gpus.contains(old) || spec.device_memory_limit != limit {
+            spec.gpus = if spec.gpus.is_empty() { Vec::new() } else { place(&spec.gpus) };
+            spec.device_memory_limit = limit;
+            change.put_tenant(&tenant, spec)?;
             changed.push(tenant);
         }
     }

@@ -50,13 +50,13 @@ impl Service {
         let mut reader = backend.parts.store.read().await?;
         let event = store::events::get(&mut reader, id).await?;
         let begin = first_visible(&mut reader, &ctx.actor).await?.unwrap_or(NEVER);
-        let seen = |event: &Event| {
+        let is_visible = |event: &Event| {
             let mut affected = event.details.iter().flat_map(Details::affected_tenants);
             (affected.any(|tenant| ctx.actor.sees(Some(tenant)))
                 || ctx.actor.sees(event.subject.tenant.as_ref()))
                 && event.id >= begin
         };
-        let event = event.filter(seen);
+        let event = event.filter(is_visible);
         let event = event.ok_or_else(|| ServiceError::NotFound { kind: "event", name: id.to_string() })?;
         Ok(event.redacted_for(&ctx.actor))
     }
@@ -121,12 +121,12 @@ impl Service {
     /// The GPU that a filter names, in the same way; `None` where nothing can match.
     pub async fn gpu_named(&self, ctx: &RequestContext, name: &str) -> Result<Option<GpuUuid>, ServiceError> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
-        let mut known = backend.held_gpus().await?;
-        if let Some(own) = ctx.actor.scope() {
-            let own = backend.gpus_of(own).await?;
-            known.retain(|gpu| own.contains(&gpu.uuid));
+        let mut gpus = backend.held_gpus().await?;
+        if let Some(scope) = ctx.actor.scope() {
+            let own_gpus = backend.gpus_of(scope).await?;
+            gpus.retain(|gpu| own_gpus.contains(&gpu.uuid));
         }
-        let gpu = match GpuRef(name.to_owned()).resolve(&known) {
+        let gpu = match GpuRef(name.to_owned()).resolve(&gpus) {
             Ok(gpu) => gpu.uuid.clone(),
             Err(error) => match (GpuUuid::parse(name), ctx.actor.scope()) {
                 (Ok(uuid), _) => uuid,
@@ -183,19 +183,19 @@ pub(in crate::service) async fn first_visible(
     db: store::Transaction<'_>,
     actor: &Actor,
 ) -> Result<Option<i64>, StoreError> {
-    let Some(own) = actor.scope() else { return Ok(Some(0)) };
-    store::tenants::events_visible_from(db, own).await
+    let Some(scope) = actor.scope() else { return Ok(Some(0)) };
+    store::tenants::events_visible_from(db, scope).await
 }
 
 /// The filter limited to what an actor may see, given its first visible event. Another tenant's events are treated like
 /// events that do not exist.
 fn narrowed(actor: &Actor, begin: Option<i64>, filter: EventFilter) -> EventFilter {
-    let Some(own) = actor.scope() else { return filter };
-    if filter.tenant.as_ref().is_some_and(|tenant| tenant != own) {
+    let Some(scope) = actor.scope() else { return filter };
+    if filter.tenant.as_ref().is_some_and(|tenant| tenant != scope) {
         return EventFilter::none();
     }
     let from = filter.from.max(Some(begin.unwrap_or(NEVER)));
-    EventFilter { tenant: Some(own.clone()), from, ..filter }
+    EventFilter { tenant: Some(scope.clone()), from, ..filter }
 }
 
 /// The error for a reader without a slot.

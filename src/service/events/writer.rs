@@ -210,11 +210,11 @@ async fn name_tenants(
     for affected in affected {
         affected.tenant = match affected.client {
             Some(client) => {
-                let known = connected_clients::get(&mut *db, client).await?;
-                if let Some(known) = &known {
-                    (affected.uid, affected.program) = (known.uid, known.program.clone());
+                let stored = connected_clients::get(&mut *db, client).await?;
+                if let Some(stored) = &stored {
+                    (affected.uid, affected.program) = (stored.uid, stored.program.clone());
                 }
-                known.and_then(|known| known.tenant)
+                stored.and_then(|stored| stored.tenant)
             }
             None if is_logged && host::process::identify(affected.pid).is_some() => None,
             None => tenant_by_lease(&leases, affected.pid),
@@ -240,7 +240,7 @@ async fn name_tenants(
             let by_lease = || refusal.pid.and_then(|pid| tenant_by_lease(&leases, pid));
             refusal.tenant = by_process.or_else(by_lease).or_else(|| match candidates.as_slice() {
                 // The clients of a daemon with one tenant are that tenant's.
-                [one] => Some(one.tenant.clone()),
+                [only] => Some(only.tenant.clone()),
                 _ => None,
             });
         }
@@ -322,15 +322,15 @@ pub(in crate::service) async fn record_gpu_presence(
     since: i64,
     now: i64,
 ) -> Result<(), StoreError> {
-    let known = store::gpus::all(&mut *db, present.to_vec()).await?;
+    let gpus = store::gpus::all(&mut *db, present.to_vec()).await?;
     for gpu in store::gpus::held(&mut *db).await?.into_keys() {
         let Some(daemon) = store::daemons::holder(&mut *db, &gpu).await? else { continue };
-        let here = present.iter().any(|known| known.uuid == gpu && known.present);
+        let is_present = present.iter().any(|listed| listed.uuid == gpu && listed.present);
         let was_missing =
             store::events::gpu_was_last(&mut *db, &gpu, EventType::GpuMissing, EventType::GpuBack).await?;
-        let event = match (here, was_missing) {
+        let event = match (is_present, was_missing) {
             (false, false) => {
-                let board = known.iter().find(|one| one.uuid == gpu).map(|gone| board_name(gone, &known));
+                let board = gpus.iter().find(|listed| listed.uuid == gpu).map(|gone| board_name(gone, &gpus));
                 let (types, of) = (vec![EventType::ClientLeft], Some(daemon.clone()));
                 let filter = EventFilter { types, daemon: of, since: Some(since), ..EventFilter::default() };
                 let left = store::events::page(&mut *db, &filter, Order::OldestFirst, None, 1000).await?;
@@ -355,7 +355,7 @@ pub async fn record_compute_mode_change(
     held: Option<&OwnedComputeMode>,
     now: i64,
 ) -> Result<(), StoreError> {
-    let before = store::compute_modes::all(&mut *db).await?.into_iter().find(|(known, _)| known == gpu);
+    let before = store::compute_modes::all(&mut *db).await?.into_iter().find(|(stored, _)| stored == gpu);
     let before = before.map(|(_, held)| held);
     if before.as_ref().map(|held| held.desired) == held.map(|held| held.desired) {
         return Ok(());
@@ -384,14 +384,14 @@ impl Backend {
     pub async fn prune_events(self: Arc<Self>, keep: Keep) {
         let mut newest = self.parts.store.newest_event();
         loop {
-            let seen = *newest.borrow_and_update();
-            match self.prune_step(keep, seen).await {
+            let newest_id = *newest.borrow_and_update();
+            match self.prune_step(keep, newest_id).await {
                 Ok(done) if done >= u64::try_from(PRUNE_BATCH).unwrap_or_default() => continue,
                 Ok(_) => {}
                 Err(StoreError::Closed) => return,
                 Err(error) => tracing::debug!(%error, "events could not be pruned"),
             }
-            let more = newest.wait_for(|now| *now >= seen + PRUNE_AFTER);
+            let more = newest.wait_for(|now| *now >= newest_id + PRUNE_AFTER);
             // Events expire even when no new ones come.
             let _ = tokio::time::timeout(PRUNE_INTERVAL, more).await;
         }

@@ -226,8 +226,8 @@ impl TenantLimits {
     /// Sums the limits of a daemon's tenants on a GPU in bytes, and counts the tenants without one.
     fn of(&self, daemon: &Daemon, gpu: &Gpu) -> (u64, usize) {
         let specs = self.tenants.iter().map(|tenant| &tenant.spec);
-        let here = specs.filter(|spec| spec.daemon == daemon.name && spec.sees(&gpu.uuid));
-        here.fold((0, 0), |(sum, without), spec| match memory_of(spec, &daemon.spec, &gpu.uuid) {
+        let specs = specs.filter(|spec| spec.daemon == daemon.name && spec.sees(&gpu.uuid));
+        specs.fold((0, 0), |(sum, without), spec| match memory_of(spec, &daemon.spec, &gpu.uuid) {
             Some(bytes) => (u64::saturating_add(sum, bytes), without),
             None => (sum, without + 1),
         })
@@ -273,15 +273,15 @@ impl Service {
     /// All GPUs in PCI order, with missing ones that a daemon has; those without an index come last.
     pub async fn gpu_views(&self, ctx: &RequestContext) -> Result<Vec<GpuView>> {
         let backend = self.with(&ctx.require(Right::View)?);
-        let known = backend.seen_gpus().await?;
+        let gpus = backend.seen_gpus().await?;
         let held = store::gpus::held(&mut *backend.parts.store.read().await?).await?;
         let limits = backend.tenant_limits().await?;
         let mut views = Vec::new();
-        for gpu in &known {
-            let index = shown_index(gpu, &known);
+        for gpu in &gpus {
+            let index = shown_index(gpu, &gpus);
             views.push(GpuView { index, ..backend.gpu_view(gpu, &limits).await? });
         }
-        for uuid in held.into_keys().filter(|uuid| known.iter().all(|gpu| gpu.uuid != *uuid)) {
+        for uuid in held.into_keys().filter(|uuid| gpus.iter().all(|gpu| gpu.uuid != *uuid)) {
             views.push(backend.never_seen(uuid).await?);
         }
         views.sort_by_key(|view| view.index.unwrap_or(u32::MAX));

@@ -69,7 +69,7 @@ impl Service {
         if dry_run {
             return Ok(HostView { read_only: None, ..self.host(ctx).await? });
         }
-        let one = backend.initialized.confirming.lock().await;
+        let confirming = backend.initialized.confirming.lock().await;
         if !backend.initialized.is_done() {
             if backend.parts.store.is_sealed() {
                 backend.move_here(&permit).await?;
@@ -80,7 +80,7 @@ impl Service {
             taken.inspect_err(|error| tracing::error!(%error, "the stored state could not be loaded"))?;
         }
         backend.accept_loss(&permit).await?;
-        drop(one);
+        drop(confirming);
         self.host(ctx).await
     }
 }
@@ -206,7 +206,7 @@ impl Backend {
     async fn initialize(&self) -> Result<(), StoreError> {
         let boot_id = self.parts.fleet.context().boot_id.clone();
         let present = self.present_gpus().await.unwrap_or_default();
-        let known = present.clone();
+        let gpus = present.clone();
         let clock = self.parts.clock;
         transact!(self.parts.store, |db| {
             let now = clock.unix_ms();
@@ -214,7 +214,7 @@ impl Backend {
                 store::events::append(&mut *db, &event, now).await?;
             }
             store::host::forget_other_boots(&mut *db, &boot_id).await?;
-            store::gpus::remember(db, &known, now).await
+            store::gpus::remember(db, &gpus, now).await
         })?;
         self.end_interrupted_verifications().await?;
         self.record_start().await?;
@@ -260,8 +260,8 @@ impl Backend {
         if gone.is_empty() || !self.parts.inventory.live() || self.parts.store.is_sealed() {
             return Ok(());
         }
-        let known = store::daemons::all(&mut *self.parts.store.read().await?).await?;
-        gone.retain(|name| known.iter().all(|daemon| daemon.name != *name));
+        let daemons = store::daemons::all(&mut *self.parts.store.read().await?).await?;
+        gone.retain(|name| daemons.iter().all(|daemon| daemon.name != *name));
         for name in gone {
             // A daemon of that name may be created meanwhile; if the store cannot be read, the mode is restored later.
             let is_gone = || async {
@@ -288,10 +288,10 @@ impl Backend {
         let clients = connected.into_iter().map(|client| client.id).collect();
         let read_to = store::log_offsets::get(&mut *db, name).await?;
         let open = store::incidents::open(db).await?;
-        let open: Vec<_> = open.into_iter().filter(|one| one.incident.daemon == *name).collect();
+        let open: Vec<_> = open.into_iter().filter(|stored| stored.incident.daemon == *name).collect();
         let open = OpenReports {
-            bypass: open.iter().any(|one| one.incident.kind == IncidentKind::Bypass),
-            layout: open.iter().any(|one| one.incident.topic == IncidentTopic::Layout),
+            bypass: open.iter().any(|stored| stored.incident.kind == IncidentKind::Bypass),
+            layout: open.iter().any(|stored| stored.incident.topic == IncidentTopic::Layout),
         };
         Ok(Some(RememberedDaemon { incarnation, partitions, clients, read_to, open }))
     }
@@ -348,12 +348,12 @@ impl Backend {
         if self.parts.store.is_sealed() || self.parts.waiting_for_driver.is_some() {
             return Ok(());
         }
-        let known = present.clone();
+        let gpus = present.clone();
         let clock = self.parts.clock;
         let news = transact!(self.parts.store, |db| {
             let now = clock.unix_ms();
-            writer::record_gpu_presence(&mut *db, &known, before, now).await?;
-            store::gpus::remember(db, &known, now).await
+            writer::record_gpu_presence(&mut *db, &gpus, before, now).await?;
+            store::gpus::remember(db, &gpus, now).await
         });
         if news? { self.publish_all(&present).await } else { Ok(()) }
     }

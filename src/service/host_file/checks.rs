@@ -128,8 +128,8 @@ impl Backend {
             let multi_user = compared.daemon(&spec.daemon).is_some_and(|daemon| daemon.multi_user);
             let key = (spec.daemon.clone(), multi_user, spec.uid);
             if !reached.contains_key(&key) {
-                let found = self.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
-                reached.insert(key.clone(), found);
+                let reachable = self.parts.fleet.check_reachable(&spec.daemon, multi_user, spec.uid).await;
+                reached.insert(key.clone(), reachable);
             }
             if let Some(Err(unreachable)) = reached.get(&key) {
                 faults.keep::<()>(&place, Err(ServiceError::field("/uid", unreachable.clone())))?;
@@ -208,7 +208,7 @@ impl Backend {
             census.into_iter().map(|(gpu, census)| (gpu, census.chunks)).collect();
         for (_, effective) in self.parts.fleet.of_each(|observed| observed.status.effective.clone()) {
             let listed = effective.and_then(|effective| effective.partitions).unwrap_or_default();
-            counted.extend(listed.into_iter().map(|one| (one.gpu, one.free_chunks + one.used_chunks)));
+            counted.extend(listed.into_iter().map(|row| (row.gpu, row.free_chunks + row.used_chunks)));
         }
         if let Err(reason) = fits(layout, &active.gpu_map, &compared.gpus, &counted) {
             faults.conflict(format!("{place}/layout"), reason.to_string());
@@ -249,8 +249,8 @@ impl Backend {
     /// The clients of a daemon, by a fresh poll, or by the last one where the daemon does not answer now.
     async fn connected_to(&self, name: &DaemonName) -> usize {
         let Some(handle) = self.parts.fleet.get(name) else { return 0 };
-        let seen = handle.fresh(self.parts.timeout).await.unwrap_or_else(|_| handle.observed());
-        seen.clients.len()
+        let observed = handle.fresh(self.parts.timeout).await.unwrap_or_else(|_| handle.observed());
+        observed.clients.len()
     }
 }
 

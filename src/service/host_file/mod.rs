@@ -147,7 +147,7 @@ fn check_tag(options: &WriteOptions, tags: [&str; 2]) -> Result<()> {
         ));
     }
     let Some(wanted) = &options.if_match else { return Ok(()) };
-    if wanted == "*" || wanted.split(',').any(|one| tags.contains(&one.trim())) {
+    if wanted == "*" || wanted.split(',').any(|tag| tags.contains(&tag.trim())) {
         return Ok(());
     }
     let tag = tags[1];

@@ -56,10 +56,10 @@ impl Backend {
         };
         // What the driver does not report now decides nothing.
         let Some(listed) = self.query_inventory(read).await? else { return Ok(events) };
-        uses.retain_mut(|one| {
-            let Some(listed) = listed.get(&one.gpu) else { return true };
-            let now = listed.iter().find(|process| process.pid == one.client.pid);
-            one.used = now.and_then(|process| process.used_memory).unwrap_or(one.used);
+        uses.retain_mut(|usage| {
+            let Some(listed) = listed.get(&usage.gpu) else { return true };
+            let now = listed.iter().find(|process| process.pid == usage.client.pid);
+            usage.used = now.and_then(|process| process.used_memory).unwrap_or(usage.used);
             now.is_some()
         });
         events.extend(tracker.observe(&uses));
@@ -98,7 +98,7 @@ impl Backend {
         }
         let tenants = self.stored_tenants().await?;
         let daemons = self.stored_daemons().await?;
-        let mut found = Vec::new();
+        let mut memory_uses = Vec::new();
         for client in clients {
             let tenant = tenants.iter().find(|tenant| Some(&tenant.name) == client.tenant.as_ref());
             let daemon = daemons.iter().find(|daemon| daemon.name == client.daemon);
@@ -121,7 +121,7 @@ impl Backend {
                     environment: environment.map(MemoryLimit::bytes),
                     started_at: client.since,
                 };
-                found.push(MemoryUse {
+                memory_uses.push(MemoryUse {
                     daemon: client.daemon.clone(),
                     client: client.id,
                     tenant: client.tenant.clone(),
@@ -133,13 +133,13 @@ impl Backend {
                 });
             }
         }
-        Ok(found)
+        Ok(memory_uses)
     }
 
     /// The limit of a server on a GPU, as it was read last.
     fn server_limit(&self, daemon: &DaemonName, server: u32, gpu: &GpuUuid) -> Option<u64> {
         let effective = self.parts.fleet.get(daemon)?.observed().status.effective?;
-        let server = effective.servers.into_iter().find(|one| one.pid == server)?;
+        let server = effective.servers.into_iter().find(|listed| listed.pid == server)?;
         server.memory_limits.into_iter().find(|reading| reading.gpu == *gpu)?.bytes
     }
 }

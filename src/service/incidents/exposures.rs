@@ -68,23 +68,23 @@ impl Backend {
             let controls = controls.into_iter().filter(|control| host::process::is_alive(*control));
             let controls: Vec<u32> = controls.map(|control| control.pid).collect();
             let search = exposed_directories(&wanted, &controls)?;
-            let exposed = search.found.into_iter().map(|one| (exposure(&one), one.pipe));
+            let exposed = search.found.into_iter().map(|directory| (exposure(&directory), directory.pipe));
             Ok::<_, io::Error>((exposed.collect::<Vec<_>>(), search.unseen == 0, search.unresolved))
         });
         let search = search.await.map_err(|error| ServiceError::Internal(error.to_string()))?;
         let (exposed, sees_all, unresolved) =
             search.map_err(|error| ServiceError::Internal(error.to_string()))?;
-        let mut found = BTreeMap::new();
+        let mut by_daemon = BTreeMap::new();
         for (name, pipe) in pipes {
-            let known: &mut Vec<SocketExposure> = found.entry(name).or_default();
+            let exposures: &mut Vec<SocketExposure> = by_daemon.entry(name).or_default();
             for (exposure, _) in exposed.iter().filter(|(_, reached)| *reached == pipe) {
                 // It may have the daemon's directory in several places.
-                if known.iter().all(|one| one.process != exposure.process) {
-                    known.push(exposure.clone());
+                if exposures.iter().all(|listed| listed.process != exposure.process) {
+                    exposures.push(exposure.clone());
                 }
             }
         }
-        Ok(SocketSearch { found, is_complete: sees_all && unresolved.is_empty(), unresolved })
+        Ok(SocketSearch { found: by_daemon, is_complete: sees_all && unresolved.is_empty(), unresolved })
     }
 }
 

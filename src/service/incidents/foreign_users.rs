@@ -70,9 +70,9 @@ impl Service {
             tokio::time::sleep(EVERY).await;
             let (mut next, mut locking) = (tracker.clone(), None);
             let compare = async {
-                let found = backend.attendance(began).await?;
-                locking = Some(admitted.observe(found.values()));
-                let present = found.into_iter().map(|(name, at)| (name, at.foreign)).collect();
+                let attendance = backend.attendance(began).await?;
+                locking = Some(admitted.observe(attendance.values()));
+                let present = attendance.into_iter().map(|(name, at)| (name, at.foreign)).collect();
                 Ok((next.observe(&present, true), next))
             };
             if !backend.record_changes(&mut tracker, "a user who is no tenant's", compare).await {
@@ -115,13 +115,13 @@ impl Backend {
             let others = (daemon.spec.any_user, daemon.spec.users.as_slice());
             has_business(uid, me, others, of_daemon.map(|tenant| tenant.spec.uid))
         };
-        let seen = self.parts.fleet.of_each(|observed| {
+        let observed = self.parts.fleet.of_each(|observed| {
             let clients = observed.clients.iter().map(|client| (client.id, client.uid, client.since));
             (clients.collect::<Vec<_>>(), observed.status.queue.clone())
         });
-        let seen: BTreeMap<DaemonName, _> = seen.into_iter().collect();
+        let observed: BTreeMap<DaemonName, _> = observed.into_iter().collect();
         let is_unclear = daemons.iter().any(|daemon| {
-            let mut clients = seen.get(&daemon.name).into_iter().flat_map(|(clients, _)| clients);
+            let mut clients = observed.get(&daemon.name).into_iter().flat_map(|(clients, _)| clients);
             clients.any(|(_, uid, _)| uid.is_none_or(|uid| !is_of(daemon, uid)))
         });
         // Only then it matters who was started for a tenant, which costs more to know.
@@ -129,10 +129,10 @@ impl Backend {
         let leased = attributed.iter().filter(|client| client.attributed_by == AttributedBy::Lease);
         let leased: BTreeSet<ClientId> = leased.map(|client| client.id).collect();
         let nobody = (Vec::new(), Vec::new());
-        let found = daemons.iter().map(|daemon| {
+        let attendance = daemons.iter().map(|daemon| {
             let name = &daemon.name;
             let (mut served, mut foreign, mut earlier) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
-            let (clients, queue) = seen.get(name).unwrap_or(&nobody);
+            let (clients, queue) = observed.get(name).unwrap_or(&nobody);
             for &(client, uid, since) in clients {
                 // Who was started for a tenant is its own, whichever user it has by now.
                 let is_lease = leased.contains(&client);
@@ -162,7 +162,7 @@ impl Backend {
             }
             (name.clone(), Attendance { daemon: daemon.clone(), served, foreign, earlier })
         });
-        Ok(found.collect())
+        Ok(attendance.collect())
     }
 }
 

@@ -114,7 +114,7 @@ impl IncidentView {
         let tenants = incident.tenants();
         let tenants = tenants.into_iter().filter(|tenant| actor.sees(Some(tenant))).collect();
         let incident = match actor.scope() {
-            Some(own) => redact_incident(incident, own),
+            Some(tenant) => redact_incident(incident, tenant),
             None => incident,
         };
         let (suspected, affected) = (incident.suspected(), incident.ranked(|client| presence.of(client)));
@@ -193,7 +193,7 @@ impl Service {
         let mut reader = backend.parts.store.read().await?;
         let filter = narrowed(&mut reader, &ctx.actor, filter).await?;
         let incidents = store::incidents::page(&mut reader, &filter, before, page.rows()).await?;
-        let incidents = incidents.into_iter().map(|one| IncidentView::for_actor(one, &ctx.actor)).collect();
+        let incidents = incidents.into_iter().map(|row| IncidentView::for_actor(row, &ctx.actor)).collect();
         Ok(page.cut(incidents, |incident: &IncidentView| incident.id.to_string()))
     }
 
@@ -220,7 +220,7 @@ impl Service {
         let filter = narrowed(&mut reader, &ctx.actor, filter).await?;
         let worst = store::incidents::worst(&mut reader, &filter, i64::from(most)).await?;
         let (total, open) = store::incidents::count(&mut reader, &filter).await?;
-        let incidents = worst.into_iter().map(|one| IncidentView::for_actor(one, &ctx.actor)).collect();
+        let incidents = worst.into_iter().map(|row| IncidentView::for_actor(row, &ctx.actor)).collect();
         Ok(WorstIncidents { incidents, total, open })
     }
 
@@ -229,13 +229,13 @@ impl Service {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let mut reader = backend.parts.store.read().await?;
         let visible_from = first_visible(&mut reader, &ctx.actor).await?.unwrap_or(NEVER);
-        let found = store::incidents::get(&mut reader, id).await?;
+        let row = store::incidents::get(&mut reader, id).await?;
         let is_visible = |incident: &Incident, first: i64| {
-            let is_own = |own| incident.tenants().contains(own) && first >= visible_from;
+            let is_own = |tenant| incident.tenants().contains(tenant) && first >= visible_from;
             ctx.actor.scope().is_none_or(is_own)
         };
-        let found = found.filter(|(stored, first)| is_visible(&stored.incident, *first));
-        let (stored, _) = found.ok_or_else(|| ServiceError::not_found("incident", &id))?;
+        let row = row.filter(|(stored, first)| is_visible(&stored.incident, *first));
+        let (stored, _) = row.ok_or_else(|| ServiceError::not_found("incident", &id))?;
         let presence = PresenceOnGpu::read(backend, &mut reader, &stored).await?;
         Ok(IncidentView::with_presence(stored, &ctx.actor, &presence))
     }
@@ -252,7 +252,7 @@ impl Service {
             return Ok(Vec::new());
         }
         let Some(handle) = backend.parts.fleet.get(&incident.daemon) else { return Ok(Vec::new()) };
-        let servers = handle.observed().status.effective.map(|seen| seen.servers).unwrap_or_default();
+        let servers = handle.observed().status.effective.map(|read| read.servers).unwrap_or_default();
         Ok(servers.into_iter().flat_map(|server| server.held_by).collect())
     }
 
@@ -273,9 +273,9 @@ impl Service {
         transact!(backend, write(&permit), |db| {
             let now = clock.unix_ms();
             let view = once(db, key.as_deref(), now, async |db| {
-                let found = store::incidents::get(&mut *db, id).await?;
+                let row = store::incidents::get(&mut *db, id).await?;
                 let (StoredIncident { incident, .. }, _) =
-                    found.ok_or_else(|| ServiceError::not_found("incident", &id))?;
+                    row.ok_or_else(|| ServiceError::not_found("incident", &id))?;
                 if let Some(before) = &incident.acknowledged {
                     return Err(already_acknowledged(id, before));
                 }
@@ -298,11 +298,11 @@ async fn narrowed(
     actor: &Actor,
     filter: IncidentFilter,
 ) -> Result<IncidentFilter, StoreError> {
-    let Some(own) = actor.scope() else { return Ok(filter) };
-    let is_other = filter.tenant.as_ref().is_some_and(|tenant| tenant != own);
+    let Some(scope) = actor.scope() else { return Ok(filter) };
+    let is_other = filter.tenant.as_ref().is_some_and(|tenant| tenant != scope);
     let visible_from = if is_other { None } else { first_visible(db, actor).await? };
     let from_event = filter.from_event.max(Some(visible_from.unwrap_or(NEVER)));
-    Ok(IncidentFilter { tenant: Some(own.clone()), from_event, ..filter })
+    Ok(IncidentFilter { tenant: Some(scope.clone()), from_event, ..filter })
 }
 
 fn checked_note(note: Option<String>) -> Result<Option<String>, ServiceError> {

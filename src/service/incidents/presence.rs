@@ -50,7 +50,7 @@ impl PresenceOnGpu {
     pub(super) fn of(&self, client: &AffectedClient) -> Option<TenantPresence> {
         let tenant = client.tenant.as_ref()?;
         let was_there =
-            |fault: &&Incident| fault.affected.iter().any(|one| one.tenant.as_ref() == Some(tenant));
+            |fault: &&Incident| fault.affected.iter().any(|other| other.tenant.as_ref() == Some(tenant));
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let moments = self.moments.get(tenant).copied().unwrap_or(0);
         Some(TenantPresence {

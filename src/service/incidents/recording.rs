@@ -7,12 +7,12 @@ use crate::service::{Backend, ServiceError};
 use crate::store::{self, StoreError, transact};
 
 impl Backend {
-    /// Observes `what` if its events can be written, and writes them, all or none. Only then the tracker is replaced by the one that
+    /// Observes `subject` if its events can be written, and writes them, all or none. Only then the tracker is replaced by the one that
     /// reported them. Returns false once the store is closed.
     pub(super) async fn record_changes<T>(
         &self,
         tracker: &mut T,
-        what: &'static str,
+        subject: &'static str,
         observed: impl Future<Output = Result<(Vec<DomainEvent>, T), ServiceError>>,
     ) -> bool {
         if self.is_read_only() || self.parts.store.is_sealed() {
@@ -21,14 +21,14 @@ impl Backend {
         let (events, next) = match observed.await {
             Ok(observed) => observed,
             Err(error) => {
-                tracing::debug!(%error, "{what} could not be looked for");
+                tracing::debug!(%error, "{subject} could not be looked for");
                 return true;
             }
         };
         match self.append_events(events).await {
             Ok(()) => *tracker = next,
             Err(StoreError::Closed) => return false,
-            Err(error) => tracing::warn!(%error, "{what} could not be recorded"),
+            Err(error) => tracing::warn!(%error, "{subject} could not be recorded"),
         }
         true
     }

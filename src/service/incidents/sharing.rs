@@ -38,20 +38,20 @@ impl Backend {
         let daemons = store::daemons::all(&mut *self.parts.store.read().await?).await?;
         let tenants = self.stored_tenants().await?;
         // A name in an environment proves nothing; the user that goes with it, a little.
-        let is_of = |one: &SharingDaemon, name: &TenantName| {
-            tenants.iter().any(|tenant| tenant.name == *name && Some(tenant.spec.uid) == one.uid)
+        let is_of = |sharing: &SharingDaemon, name: &TenantName| {
+            tenants.iter().any(|tenant| tenant.name == *name && Some(tenant.spec.uid) == sharing.uid)
         };
         let scanner = &self.parts.fleet.context().foreign_daemons;
         let shared = daemons.into_iter().map(|daemon| {
             let is_wanted = daemon.spec.desired_state == DesiredState::Running && !daemon.spec.share_gpus;
-            let found = if is_wanted { scanner.sharing(&daemon.name, &daemon.spec.gpus) } else { Vec::new() };
-            let known = found.into_iter().filter(|one| one.gpus.is_ok()).map(|one| one.sharing);
-            let known = known.map(|mut one| {
-                let tenant = one.owner.tenant.take();
-                one.owner.tenant = tenant.filter(|name| is_of(&one, name));
-                one
+            let gpus = if is_wanted { scanner.sharing(&daemon.name, &daemon.spec.gpus) } else { Vec::new() };
+            let sharing = gpus.into_iter().filter(|gpu| gpu.gpus.is_ok()).map(|gpu| gpu.sharing);
+            let sharing = sharing.map(|mut neighbour| {
+                let tenant = neighbour.owner.tenant.take();
+                neighbour.owner.tenant = tenant.filter(|name| is_of(&neighbour, name));
+                neighbour
             });
-            (daemon.name, known.collect())
+            (daemon.name, sharing.collect())
         });
         Ok(shared.collect())
     }

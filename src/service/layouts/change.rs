@@ -105,18 +105,18 @@ pub(in crate::service) struct OwnedVersion {
 }
 
 impl OwnedVersion {
-    /// Its version number: `known` if that version is equal, otherwise a new one.
+    /// Its version number: `candidate` if that version is equal, otherwise a new one.
     async fn written(
         &self,
         db: store::Transaction<'_>,
         name: &LayoutName,
-        known: u32,
+        candidate: u32,
         clock: Clock,
     ) -> Result<u32> {
-        let wanted = VersionRef { name: name.clone(), version: known };
-        let found = store::layouts::version(&mut *db, &wanted).await?;
-        if found.is_some_and(|found| found.layout == self.layout) {
-            return Ok(known);
+        let wanted = VersionRef { name: name.clone(), version: candidate };
+        let stored = store::layouts::version(&mut *db, &wanted).await?;
+        if stored.is_some_and(|stored| stored.layout == self.layout) {
+            return Ok(candidate);
         }
         let before = store::layouts::newest(&mut *db, name).await?;
         let Self { layout, author, note } = self;
@@ -158,30 +158,30 @@ impl Service {
         let backend = self.with(&ctx.require(Right::View)?);
         let Projected { daemon, active, layout } = backend.projected(name, target).await?;
         let timeout = backend.parts.timeout;
-        let seen = backend.parts.engine.poll_for_layout(&target.daemon, &active, &layout, timeout).await?;
-        let status = &seen.observed.status;
+        let polled = backend.parts.engine.poll_for_layout(&target.daemon, &active, &layout, timeout).await?;
+        let status = &polled.observed.status;
         let effective = status.effective.as_ref();
         let spec = daemon.spec.layout.as_ref();
         let differences = if layout.enforcement == Enforcement::Percentage {
             let shares = backend.parts.engine.shares(&active, &layout).await?;
             share_differences(&active, spec, &shares, status)
         } else {
-            match effective.and_then(|seen| seen.partitions.as_deref()) {
+            match effective.and_then(|effective| effective.partitions.as_deref()) {
                 None => spec_difference(&active, spec)
                     .into_iter()
                     .chain([not_listed(&target.daemon, status)])
                     .collect(),
                 Some(present) => differences(&Asserted {
                     active: &active,
-                    steps: &seen.desired.steps,
-                    expected: seen.desired.expected.as_deref(),
+                    steps: &polled.desired.steps,
+                    expected: polled.desired.expected.as_deref(),
                     spec,
-                    run: seen.run.as_ref(),
+                    run: polled.run.as_ref(),
                     present,
                 }),
             }
         };
-        let observed_at = effective.map_or_else(|| backend.parts.clock.unix_ms(), |seen| seen.observed_at);
+        let observed_at = effective.map_or_else(|| backend.parts.clock.unix_ms(), |read| read.observed_at);
         let partitions = layout.partitions().count();
         Ok(Assertion { matches: differences.is_empty(), partitions, differences, observed_at })
     }
@@ -294,8 +294,8 @@ impl Backend {
             }
             (None, Some(version)) => {
                 let wanted = VersionRef { name: name.clone(), version };
-                let found = store::layouts::version(&mut reader, &wanted).await?;
-                (version, found.ok_or_else(|| no_version(&wanted))?.layout)
+                let stored = store::layouts::version(&mut reader, &wanted).await?;
+                (version, stored.ok_or_else(|| no_version(&wanted))?.layout)
             }
         };
         drop(reader);
@@ -323,10 +323,10 @@ impl Backend {
         let roles = layout.roles();
         let mut named: GpuMap = held.into_iter().filter(|(role, _)| roles.contains(role)).collect();
         for (role, gpu) in given {
-            let found = gpu
+            let gpu = gpu
                 .resolve(&gpus)
                 .map_err(|error| ServiceError::field(&format!("/gpu_map/{role}"), error.to_string()))?;
-            named.insert(*role, found.uuid.clone());
+            named.insert(*role, gpu.uuid.clone());
         }
         map_roles(layout, &named, &daemon.spec.gpus, &gpus)
             .map_err(|error| ServiceError::field("/gpu_map", error.to_string()))
@@ -371,9 +371,9 @@ fn check_digest(digest: Option<&str>) -> Result<()> {
 }
 
 /// Refuses a plan that differs from the one the caller has seen.
-fn refuse_another(plan: &LayoutPlan, seen: Option<&str>) -> Result<()> {
-    match seen {
-        Some(seen) if seen != plan.digest => Err(conflict!(
+fn refuse_another(plan: &LayoutPlan, digest: Option<&str>) -> Result<()> {
+    match digest {
+        Some(digest) if digest != plan.digest => Err(conflict!(
             "the plan of layout {} version {} on daemon {} has changed since it was shown, and nothing was changed: review the new \
              plan, and apply that one",
             plan.layout,

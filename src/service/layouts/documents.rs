@@ -79,17 +79,17 @@ impl Service {
         let version = version.ok_or_else(|| no_version(&wanted))?;
         drop(reader);
         let timeout = backend.parts.timeout;
-        let seen = backend.parts.engine.poll_for_layout(daemon, &active, &version.layout, timeout).await?;
+        let polled = backend.parts.engine.poll_for_layout(daemon, &active, &version.layout, timeout).await?;
         let given = match version.layout.enforcement {
-            Enforcement::Static => given(&seen).map(|ids| (ids, Vec::new())),
-            Enforcement::Percentage => shares(&seen, holder.generation).map(|shares| (Vec::new(), shares)),
+            Enforcement::Static => given(&polled).map(|ids| (ids, Vec::new())),
+            Enforcement::Percentage => shares(&polled, holder.generation).map(|shares| (Vec::new(), shares)),
         };
         let (ids, shares) = given.map_err(|why| {
             conflict!(
                 "layout {wanted} is not in force on daemon {daemon} as recorded, so there is nothing to export: {why}"
             )
         })?;
-        refuse_other_program(daemon, &seen)?;
+        refuse_other_program(daemon, &polled)?;
         // The fingerprint is that of the present hardware, driver and program, because the present control process gave these
         // IDs. Nothing of an earlier process is exported.
         let fingerprint = backend.fingerprint(daemon, &active.gpu_map, version.layout.enforcement).await?;
@@ -136,10 +136,10 @@ impl Backend {
         match prints.iter().find(|print| **print != first) {
             None => Ok(first),
             Some(other) => {
-                let what: Vec<String> = first.differences(other).iter().map(ToString::to_string).collect();
+                let differs: Vec<String> = first.differences(other).iter().map(ToString::to_string).collect();
                 Err(conflict!(
                     "the GPUs of the layout differ ({}), so they have no common fingerprint: use one layout per GPU",
-                    what.join("; ")
+                    differs.join("; ")
                 ))
             }
         }
@@ -163,8 +163,8 @@ impl Backend {
             ))
         };
         let handle = self.parts.fleet.get(daemon).ok_or_else(unknown)?;
-        let seen = handle.observed().status.effective.and_then(|seen| seen.partitions).ok_or_else(unknown)?;
-        let listed = seen.iter().find(|listed| listed.gpu == gpu.uuid).ok_or_else(unknown)?;
+        let gpus = handle.observed().status.effective.and_then(|read| read.partitions).ok_or_else(unknown)?;
+        let listed = gpus.iter().find(|listed| listed.gpu == gpu.uuid).ok_or_else(unknown)?;
         let chunk_sms = gpu.compute_capability.ok_or_else(unknown)?.chunk_sms();
         Ok((chunk_sms, listed.free_chunks + listed.used_chunks))
     }
@@ -214,8 +214,8 @@ fn parts(layouts: BTreeMap<LayoutName, DocumentLayout>) -> Vec<Vec<(LayoutName, 
 
 /// Refuses a control process whose program was replaced: another version is installed now, perhaps with another driver, since
 /// the MPS programs come with it.
-fn refuse_other_program(daemon: &DaemonName, seen: &PolledDaemon) -> Result<()> {
-    let pid = seen.observed.status.pid;
+fn refuse_other_program(daemon: &DaemonName, polled: &PolledDaemon) -> Result<()> {
+    let pid = polled.observed.status.pid;
     match pid.and_then(process::runs_what_is_there) {
         Some(true) => Ok(()),
         Some(false) => Err(conflict!(
@@ -233,11 +233,11 @@ fn refuse_other_program(daemon: &DaemonName, seen: &PolledDaemon) -> Result<()> 
 /// Returns the ID of each step, if the present control process gave them and they equal the recorded ones; otherwise the reason.
 ///
 /// Partitions that others created or removed since do not matter.
-fn given(seen: &PolledDaemon) -> Result<Vec<PartitionId>, String> {
-    let desired = &seen.desired;
-    let ids = seen.run.as_ref().and_then(|run| run.given(&desired.version, &desired.steps));
+fn given(polled: &PolledDaemon) -> Result<Vec<PartitionId>, String> {
+    let desired = &polled.desired;
+    let ids = polled.run.as_ref().and_then(|run| run.given(&desired.version, &desired.steps));
     let ids = ids.filter(|ids| desired.expected.as_ref() == Some(ids));
-    match (&seen.observed.status.layout, ids) {
+    match (&polled.observed.status.layout, ids) {
         (Some(status), Some(ids)) if matches!(status.state, LayoutState::Applied | LayoutState::Drifted) => {
             Ok(ids)
         }
@@ -246,10 +246,10 @@ fn given(seen: &PolledDaemon) -> Result<Vec<PartitionId>, String> {
 }
 
 /// Returns the share of each partition, if the layout is in force; otherwise the reason.
-fn shares(seen: &PolledDaemon, generation: i64) -> Result<Vec<PartitionShare>, String> {
-    let status = seen.observed.status.layout.as_ref();
+fn shares(polled: &PolledDaemon, generation: i64) -> Result<Vec<PartitionShare>, String> {
+    let status = polled.observed.status.layout.as_ref();
     let of_this = status.filter(|status| {
-        status.version_ref().as_ref() == Some(&seen.desired.version)
+        status.version_ref().as_ref() == Some(&polled.desired.version)
             && status.generation == generation
             && status.state == LayoutState::Applied
     });

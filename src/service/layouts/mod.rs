@@ -103,8 +103,8 @@ impl Service {
     /// One version of a layout.
     pub async fn layout_version(&self, ctx: &RequestContext, wanted: &VersionRef) -> Result<Version> {
         let backend = self.with(&ctx.require(Right::View)?);
-        let found = store::layouts::version(&mut *backend.parts.store.read().await?, wanted).await?;
-        found.ok_or_else(|| no_version(wanted))
+        let stored = store::layouts::version(&mut *backend.parts.store.read().await?, wanted).await?;
+        stored.ok_or_else(|| no_version(wanted))
     }
 
     /// The versions of a layout, newest first.

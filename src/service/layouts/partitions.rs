@@ -65,17 +65,17 @@ impl Service {
     ) -> Result<PartitionView> {
         ctx.require(Right::View)?;
         let all = self.all_partitions(ctx, daemon, fresh).await?;
-        let is_it = |one: &&PartitionView| {
-            let id = one.id.as_ref().map(PartitionId::as_str);
-            one.partition.as_ref().is_some_and(|name| name.as_str() == wanted)
+        let is_wanted = |view: &&PartitionView| {
+            let id = view.id.as_ref().map(PartitionId::as_str);
+            view.partition.as_ref().is_some_and(|name| name.as_str() == wanted)
                 || id == Some(wanted)
                 || id.is_some_and(|id| {
-                    wanted.strip_prefix(one.gpu.as_str()).and_then(|rest| rest.strip_prefix('/')) == Some(id)
+                    wanted.strip_prefix(view.gpu.as_str()).and_then(|rest| rest.strip_prefix('/')) == Some(id)
                 })
         };
-        let found: Vec<&PartitionView> = all.iter().filter(is_it).collect();
-        match found.as_slice() {
-            [one] => Ok((*one).clone()),
+        let matching: Vec<&PartitionView> = all.iter().filter(is_wanted).collect();
+        match matching.as_slice() {
+            [view] => Ok((*view).clone()),
             [] => Err(ServiceError::NotFound { kind: "partition", name: wanted.chars().take(200).collect() }),
             several => Err(conflict!(
                 "{} partitions of daemon {daemon} are called {wanted}, each on another GPU: give <uuid>/<id>",
@@ -95,29 +95,29 @@ impl Service {
         let listed = listed.unwrap_or_default();
         let layout = status.and_then(|status| status.layout);
         let named = layout.map(|layout| layout.partitions).unwrap_or_default();
-        let mut all: Vec<PartitionView> = named.into_iter().map(|one| of_layout(one, &listed)).collect();
+        let mut all: Vec<PartitionView> = named.into_iter().map(|state| of_layout(state, &listed)).collect();
         let strange: Vec<PartitionView> = listed
             .iter()
-            .flat_map(|gpu| gpu.partitions.iter().map(move |one| (&gpu.gpu, one)))
-            .filter(|(gpu, one)| {
-                all.iter().all(|known| (&known.gpu, known.id.as_ref()) != (*gpu, Some(&one.id)))
+            .flat_map(|gpu| gpu.partitions.iter().map(move |partition| (&gpu.gpu, partition)))
+            .filter(|(gpu, partition)| {
+                all.iter().all(|view| (&view.gpu, view.id.as_ref()) != (*gpu, Some(&partition.id)))
             })
-            .map(|(gpu, one)| outside_layout(gpu, one))
+            .map(|(gpu, partition)| outside_layout(gpu, partition))
             .collect();
         all.extend(strange);
         Ok(all)
     }
 }
 
-fn of_layout(one: PartitionStatus, listed: &[GpuPartitions]) -> PartitionView {
-    let PartitionStatus { partition, gpu, id, expected, chunks, sms, tenants, .. } = one;
+fn of_layout(status: PartitionStatus, listed: &[GpuPartitions]) -> PartitionView {
+    let PartitionStatus { partition, gpu, id, expected, chunks, sms, tenants, .. } = status;
     let of_gpu = listed.iter().find(|listing| listing.gpu == gpu);
-    let found = id.as_ref().and_then(|id| of_gpu?.get(id));
+    let entry = id.as_ref().and_then(|id| of_gpu?.get(id));
     PartitionView {
         key: partition.to_string(),
         partition: Some(partition),
-        in_use: found.and_then(|found| found.in_use),
-        clients: found.map(|found| found.clients.clone()).unwrap_or_default(),
+        in_use: entry.and_then(|entry| entry.in_use),
+        clients: entry.map(|entry| entry.clients.clone()).unwrap_or_default(),
         gpu,
         id,
         expected,
@@ -127,17 +127,17 @@ fn of_layout(one: PartitionStatus, listed: &[GpuPartitions]) -> PartitionView {
     }
 }
 
-fn outside_layout(gpu: &GpuUuid, one: &ListedPartition) -> PartitionView {
+fn outside_layout(gpu: &GpuUuid, listed: &ListedPartition) -> PartitionView {
     PartitionView {
-        key: format!("{gpu}/{}", one.id.as_str()),
+        key: format!("{gpu}/{}", listed.id.as_str()),
         partition: None,
         gpu: gpu.clone(),
-        id: Some(one.id.clone()),
+        id: Some(listed.id.clone()),
         expected: None,
-        chunks: one.chunks,
-        sms: Some(one.sms),
+        chunks: listed.chunks,
+        sms: Some(listed.sms),
         tenants: Vec::new(),
-        in_use: one.in_use,
-        clients: one.clients.clone(),
+        in_use: listed.in_use,
+        clients: listed.clients.clone(),
     }
 }

@@ -140,8 +140,8 @@ impl Service {
             }
             None => Vec::new(),
         };
-        if let Some(there) = plan.not_empty() {
-            return Err(ServiceError::Conflict(there));
+        if let Some(message) = plan.not_empty() {
+            return Err(ServiceError::Conflict(message));
         }
         refuse_blocked(&plan, false)?;
         let Projected { daemon, active, layout } = projected;
@@ -243,12 +243,12 @@ impl Backend {
         name: &LayoutName,
         force: bool,
     ) -> Result<Vec<FingerprintDifference>> {
-        let here = self.fingerprint(daemon, map, layout.enforcement).await?;
-        let found = recorded.fingerprint.differences(&here);
-        if found.iter().all(|difference| force && difference.forceable) {
-            return Ok(found);
+        let current = self.fingerprint(daemon, map, layout.enforcement).await?;
+        let differences = recorded.fingerprint.differences(&current);
+        if differences.iter().all(|difference| force && difference.forceable) {
+            return Ok(differences);
         }
-        let errors: Vec<FieldError> = found
+        let errors: Vec<FieldError> = differences
             .iter()
             .map(|difference| FieldError {
                 pointer: format!("/document/layouts/{name}/recorded/fingerprint/{}", difference.field),
@@ -259,7 +259,7 @@ impl Backend {
                 },
             })
             .collect();
-        let fields: Vec<&str> = found.iter().map(|difference| difference.field.as_str()).collect();
+        let fields: Vec<&str> = differences.iter().map(|difference| difference.field.as_str()).collect();
         let detail = format!(
             "layout {name} was recorded on a configuration other than that of daemon {daemon}, and nothing was changed: they differ in {}",
             fields.join(", ")

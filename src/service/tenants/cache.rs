@@ -45,9 +45,9 @@ impl<T> Cached<T> {
     /// Caches what was read at this commit, unless a newer value is cached.
     pub(super) fn keep(&self, commit: u64, value: T) -> Arc<T> {
         let value = Arc::new(value);
-        let mut kept = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if kept.as_ref().is_none_or(|(kept_at, _)| *kept_at <= commit) {
-            *kept = Some((commit, Arc::clone(&value)));
+        let mut cached = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if cached.as_ref().is_none_or(|(kept_at, _)| *kept_at <= commit) {
+            *cached = Some((commit, Arc::clone(&value)));
         }
         value
     }

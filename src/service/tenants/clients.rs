@@ -106,10 +106,10 @@ impl Service {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         if fresh {
             let daemons = backend.parts.fleet.all().into_iter().map(|(name, _)| name);
-            let own = backend.daemon_in_scope(ctx).await?;
+            let scope = backend.daemon_in_scope(ctx).await?;
             let wanted = daemons
                 .filter(|name| filter.daemon.as_ref().is_none_or(|daemon| daemon == name))
-                .filter(|name| own.as_ref().is_none_or(|own| own.as_ref() == Some(name)));
+                .filter(|name| scope.as_ref().is_none_or(|scope| scope.as_ref() == Some(name)));
             let polls = wanted.filter_map(|name| backend.parts.fleet.get(&name)).map(|handle| {
                 let timeout = backend.parts.timeout;
                 async move { handle.fresh(timeout).await }
@@ -203,8 +203,8 @@ impl Service {
 impl Backend {
     /// All clients at the last poll, each with its tenant.
     pub(in crate::service) async fn attributed(&self) -> Result<Vec<ClientView>> {
-        let seen = self.parts.fleet.of_each(|observed| observed.clients.clone());
-        if seen.iter().all(|(_, clients)| clients.is_empty()) {
+        let by_daemon = self.parts.fleet.of_each(|observed| observed.clients.clone());
+        if by_daemon.iter().all(|(_, clients)| clients.is_empty()) {
             return Ok(Vec::new());
         }
         let mut reader = self.parts.store.read().await?;
@@ -214,7 +214,7 @@ impl Backend {
         let workloads: BTreeMap<&TenantName, Workload> =
             tenants.iter().filter_map(|one| Some((&one.name, Workload::of(&one.spec.labels)?))).collect();
         let mut views = Vec::new();
-        for (daemon, clients) in seen.into_iter().filter(|(_, clients)| !clients.is_empty()) {
+        for (daemon, clients) in by_daemon.into_iter().filter(|(_, clients)| !clients.is_empty()) {
             let candidates = Candidate::of(&tenants, &daemon);
             for client in clients {
                 let (tenant, attributed_by) = attribute(&Signs::from(&client), &daemon, &leases, &candidates);

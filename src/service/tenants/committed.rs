@@ -29,8 +29,8 @@ impl Backend {
     pub(in crate::service) async fn stored_daemons(&self) -> Result<Arc<Vec<Daemon>>, StoreError> {
         // Before the read: a commit in between makes the value newer than its number, and never older.
         let commit = self.parts.store.last_commit();
-        if let Some(kept) = self.cache.daemons.at(commit) {
-            return Ok(kept);
+        if let Some(cached) = self.cache.daemons.at(commit) {
+            return Ok(cached);
         }
         let read = store::daemons::all(&mut *self.parts.store.read().await?).await?;
         Ok(self.cache.daemons.keep(commit, read))
@@ -52,19 +52,19 @@ impl Backend {
     pub(in crate::service) async fn stored_tenants(&self) -> Result<Arc<Vec<Tenant>>, StoreError> {
         let commit = self.parts.store.last_commit();
         let before = self.cache.tenants.last();
-        if let Some((kept_at, kept)) = &before
+        if let Some((kept_at, cached)) = &before
             && *kept_at == commit
         {
-            return Ok(Arc::clone(&kept.tenants));
+            return Ok(Arc::clone(&cached.tenants));
         }
         let mut reader = self.parts.store.read().await?;
         // Before the tenants: a write in between makes them newer than their daemons, and never older.
         let daemons = store::daemons::all(&mut reader).await?;
         let tenants = match before {
-            Some((_, kept)) if kept.daemons == daemons => Arc::clone(&kept.tenants),
+            Some((_, cached)) if cached.daemons == daemons => Arc::clone(&cached.tenants),
             _ => Arc::new(store::tenants::all(&mut reader).await?),
         };
-        let kept = self.cache.tenants.keep(commit, TenantsOfDaemons { daemons, tenants });
-        Ok(Arc::clone(&kept.tenants))
+        let cached = self.cache.tenants.keep(commit, TenantsOfDaemons { daemons, tenants });
+        Ok(Arc::clone(&cached.tenants))
     }
 }

@@ -136,8 +136,8 @@ pub(super) fn weakened(
     } else {
         let weakened = neighbours::weakened_gpus(tenant, daemon, tenants);
         let called = |uuid: &GpuUuid| {
-            let known = gpus.iter().find(|gpu| gpu.uuid == *uuid && gpu.present);
-            known.map_or_else(|| uuid.to_string(), |gpu| format!("GPU {}", gpu.index))
+            let present = gpus.iter().find(|gpu| gpu.uuid == *uuid && gpu.present);
+            present.map_or_else(|| uuid.to_string(), |gpu| format!("GPU {}", gpu.index))
         };
         let place = enumerated(&weakened.iter().map(called).collect::<Vec<_>>());
         format!(

@@ -20,11 +20,11 @@ impl Backend {
 
     async fn collect_once(&self) -> Result<()> {
         // Before startup is complete, it is unknown whose they are.
-        let known: Option<BTreeSet<_>> = if self.is_read_only() {
+        let directories: Option<BTreeSet<_>> = if self.is_read_only() {
             None
         } else {
-            let known = store::tenants::directories(&mut *self.parts.store.read().await?).await?;
-            Some(known.into_iter().collect())
+            let stored = store::tenants::directories(&mut *self.parts.store.read().await?).await?;
+            Some(stored.into_iter().collect())
         };
         let context = self.parts.fleet.context();
         let (handouts, daemons) = (Arc::clone(&context.handouts), context.daemons_directory());
@@ -32,8 +32,8 @@ impl Backend {
         let runtime = tokio::runtime::Handle::current();
         let collected = tokio::task::spawn_blocking(move || {
             let _entered = runtime.enter();
-            match known {
-                Some(known) => handouts.collect(&known),
+            match directories {
+                Some(directories) => handouts.collect(&directories),
                 None => handouts.close_dead(&daemons),
             }
         });

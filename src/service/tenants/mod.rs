@@ -197,10 +197,10 @@ impl Service {
                 let (daemon, text) = (daemon.as_ref(), text.as_deref());
                 store::tenants::page(&mut reader, daemon, text, labels, &page.after, page.rows()).await?
             }
-            Some(own) => {
+            Some(scope) => {
                 let listed =
                     |tenant: &Tenant| filter.fits(tenant) && tenant.name.as_str() > page.after.as_str();
-                store::tenants::get(&mut reader, own).await?.into_iter().filter(listed).collect()
+                store::tenants::get(&mut reader, scope).await?.into_iter().filter(listed).collect()
             }
         };
         let mut daemons = BTreeMap::new();
@@ -221,9 +221,9 @@ impl Service {
         let gpus = backend.held_gpus().await?;
         let paged = page.cut(tenants, |tenant| tenant.name.to_string());
         let clients = backend.attributed().await?;
-        let shown = paged.items.iter();
-        let shown = shown.filter_map(|tenant| Some((tenant, daemons.get(&tenant.spec.daemon)?)));
-        let blockers = backend.tenant_blockers(shown).await?;
+        let pairs = paged.items.iter();
+        let pairs = pairs.filter_map(|tenant| Some((tenant, daemons.get(&tenant.spec.daemon)?)));
+        let blockers = backend.tenant_blockers(pairs).await?;
         let neighbours = Neighbours { tenants: blockers.tenants(), clients: &clients };
         let reads = TenantReads { ctx, gpus: &gpus, blockers: &blockers, neighbours };
         let mut items = Vec::with_capacity(paged.items.len());
@@ -425,9 +425,9 @@ impl Backend {
                 if applied {
                     status.observed_generation = tenant.generation;
                 }
-                let seen = daemon.effective.as_ref().filter(|_| applied);
-                status.effective = seen
-                    .and_then(|seen| effective(&resolved, gpus, seen))
+                let observed = daemon.effective.as_ref().filter(|_| applied);
+                status.effective = observed
+                    .and_then(|observed| effective(&resolved, gpus, observed))
                     .map(|effective| with_older_clients(effective, &tenant.name, &resolved, neighbours));
                 status.conditions.extend(too_small_for_a_context(&resolved, gpus));
                 status.conditions.extend(above_maximum(&tenant, status.clients));
@@ -510,8 +510,8 @@ fn with_older_clients(
     now: &Resolved,
     neighbours: &Neighbours<'_>,
 ) -> TenantEffective {
-    let own = neighbours.clients.iter().filter(|client| client.tenant.as_ref() == Some(tenant));
-    let older = own.filter(|client| client.started_with.differ_from(now)).count();
+    let clients = neighbours.clients.iter().filter(|client| client.tenant.as_ref() == Some(tenant));
+    let older = clients.filter(|client| client.started_with.differ_from(now)).count();
     let clients_with_other_limits = u64::try_from(older).unwrap_or(u64::MAX);
     TenantEffective { clients_with_other_limits, ..effective }
 }

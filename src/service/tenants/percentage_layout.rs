@@ -73,7 +73,7 @@ pub(super) async fn refuse_own_share(
         return Ok(());
     }
     match own_shares(&layout, [(name, spec)]).next() {
-        Some(own) => Err(ServiceError::Conflict(own.to_string())),
+        Some(share) => Err(ServiceError::Conflict(share.to_string())),
         None => Ok(()),
     }
 }

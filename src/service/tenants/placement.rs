@@ -52,8 +52,8 @@ impl Placement {
 
     /// Returns the placement of a process that sees one of its GPUs alone.
     pub(super) fn on_gpu(&self, gpu: &GpuUuid) -> Self {
-        let here = self.places.iter().filter(|place| place.partition.gpu == *gpu);
-        Self { places: here.cloned().collect() }
+        let places = self.places.iter().filter(|place| place.partition.gpu == *gpu);
+        Self { places: places.cloned().collect() }
     }
 
     /// The partition of this tenant that is among these.
@@ -118,7 +118,7 @@ impl Backend {
         let mut places = Vec::with_capacity(resolved.gpus.len());
         for gpu in &resolved.gpus {
             let mine =
-                layout.partitions.iter().find(|one| one.gpu == *gpu && one.tenants.contains(&tenant.name));
+                layout.partitions.iter().find(|mine| mine.gpu == *gpu && mine.tenants.contains(&tenant.name));
             let Some(mine) = mine else {
                 let why = format!(
                     "its layout has no partition of {gpu} for this tenant: bind it to one, or remove the GPU from the tenant's gpus"

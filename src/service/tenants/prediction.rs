@@ -36,8 +36,8 @@ impl Service {
         let others: Vec<_> = others.map(|other| (other.name.clone(), other.spec.clone())).collect();
         let mut refusals = Vec::new();
         if let Some(name) = name {
-            if let Some(there) = store::tenants::get(&mut reader, name).await?.filter(|_| is_new) {
-                let on = &there.spec.daemon;
+            if let Some(stored) = store::tenants::get(&mut reader, name).await?.filter(|_| is_new) {
+                let on = &stored.spec.daemon;
                 let detail = format!("there is a tenant {name} already, on daemon {on}: choose another name");
                 refusals.push(AdmissionError { field: "name", detail });
             }
@@ -47,9 +47,9 @@ impl Service {
                 }
                 other => other?,
             }
-            let own = refuse_own_share(&mut reader, &daemon, name, &spec).await;
+            let check = refuse_own_share(&mut reader, &daemon, name, &spec).await;
             refusals
-                .extend(own.err().map(|error| AdmissionError { field: "sms", detail: error.to_string() }));
+                .extend(check.err().map(|error| AdmissionError { field: "sms", detail: error.to_string() }));
         }
         drop(reader);
         if daemon.spec.management == Management::Observed {

@@ -21,8 +21,8 @@ pub(super) struct Neighbours<'n> {
 
 /// Returns the basis from which the shares of a daemon's tenants are computed; `tenants` may be those of all daemons.
 pub(super) fn share_basis(daemon: &Daemon, tenants: &[Tenant], gpus: &[Gpu]) -> Result<Option<ShareBasis>> {
-    let own = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
-    shares::basis(&daemon.spec, own.map(|tenant| &tenant.spec), gpus)
+    let of_daemon = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
+    shares::basis(&daemon.spec, of_daemon.map(|tenant| &tenant.spec), gpus)
         .map_err(|error| ServiceError::Conflict(error.to_string()))
 }
 
@@ -33,14 +33,14 @@ pub(super) fn provisioning_status(
     gpus: &[Gpu],
     clients: &[ClientView],
 ) -> Option<ProvisioningStatus> {
-    let own = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
+    let of_daemon = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
     let with_another = |name: &TenantName, percentage: ThreadPercentage| {
         let of_tenant = clients.iter().filter(|client| client.tenant.as_ref() == Some(name));
         let another =
             of_tenant.filter(|client| client.started_with.percentage.is_some_and(|with| with != percentage));
         u64::try_from(another.count()).unwrap_or(u64::MAX)
     };
-    shares::status(&daemon.spec, own.map(|tenant| (&tenant.name, &tenant.spec)), gpus, with_another)
+    shares::status(&daemon.spec, of_daemon.map(|tenant| (&tenant.name, &tenant.spec)), gpus, with_another)
 }
 
 /// Adds to a status the shares that the strategy of its daemon gives, and the conditions that follow from them.
@@ -54,12 +54,12 @@ pub(super) fn add_shares(
     let Some(provisioning) = provisioning_status(daemon, neighbours.tenants, gpus, neighbours.clients) else {
         return;
     };
-    if let Some(own) = provisioning.shares.iter().find(|share| share.tenant == tenant.name) {
-        status.conditions.extend(share_below_minimum(own, &provisioning));
+    if let Some(share) = provisioning.shares.iter().find(|share| share.tenant == tenant.name) {
+        status.conditions.extend(share_below_minimum(share, &provisioning));
         if let Some(last) = status.verification.as_mut().and_then(|verification| verification.last.as_mut())
             && last.stale.is_none()
             && last.blocker.is_none()
-            && percentage(&last.environment) != own.active_thread_percentage
+            && percentage(&last.environment) != share.active_thread_percentage
         {
             last.stale = Some(Staleness::ShareChanged);
         }

@@ -85,11 +85,11 @@ impl Occupants {
         refuse_leased(tenant, placement, holder, &self.partition_leases)?;
         let none = Vec::new();
         let candidates = self.candidates.get(&tenant.spec.daemon).unwrap_or(&none);
-        for found in self.users.iter().filter(|found| Some(found.signs.id) != holder) {
-            let Some(place) = placement.held_by(&found.partitions) else { continue };
-            match occupant(&found.signs, &tenant.spec.daemon, &self.leases, candidates) {
+        for user in self.users.iter().filter(|user| Some(user.signs.id) != holder) {
+            let Some(place) = placement.held_by(&user.partitions) else { continue };
+            match occupant(&user.signs, &tenant.spec.daemon, &self.leases, candidates) {
                 PartitionOccupant::Of(owner) if place.bound.contains(&owner) => {}
-                occupant => return Err(partition_taken(tenant, place, found.signs.id, &occupant)),
+                occupant => return Err(partition_taken(tenant, place, user.signs.id, &occupant)),
             }
         }
         Ok(())
@@ -104,24 +104,24 @@ impl Occupants {
         partition: &PartitionRef,
         bound: &[TenantName],
     ) -> Vec<PartitionHolder> {
-        let mut found: Vec<PartitionHolder> = Vec::new();
+        let mut holders: Vec<PartitionHolder> = Vec::new();
         let leased = self.partition_leases.iter().filter(|lease| lease.partition == *partition);
         for lease in leased.filter(|lease| host::process::is_alive(lease.holder.into())) {
-            found.push(PartitionHolder { process: lease.holder, tenant: lease.tenant.clone() });
+            holders.push(PartitionHolder { process: lease.holder, tenant: lease.tenant.clone() });
         }
         let none = Vec::new();
         let candidates = self.candidates.get(daemon).unwrap_or(&none);
-        for one in self.users.iter().filter(|one| one.partitions.contains(partition)) {
-            let tenant = match occupant(&one.signs, daemon, &self.leases, candidates) {
+        for user in self.users.iter().filter(|user| user.partitions.contains(partition)) {
+            let tenant = match occupant(&user.signs, daemon, &self.leases, candidates) {
                 PartitionOccupant::Of(owner) => Some(owner),
                 PartitionOccupant::Disputed(_) | PartitionOccupant::Unknown => None,
             };
-            if found.iter().all(|known| known.process != one.signs.id) {
-                found.push(PartitionHolder { process: one.signs.id, tenant });
+            if holders.iter().all(|listed| listed.process != user.signs.id) {
+                holders.push(PartitionHolder { process: user.signs.id, tenant });
             }
         }
-        found.retain(|holder| !holder.tenant.as_ref().is_some_and(|tenant| bound.contains(tenant)));
-        found
+        holders.retain(|holder| !holder.tenant.as_ref().is_some_and(|tenant| bound.contains(tenant)));
+        holders
     }
 }
 
@@ -129,10 +129,10 @@ impl Backend {
     /// Blockers of new processes of these tenants.
     pub(super) async fn tenant_blockers(
         &self,
-        shown: impl Iterator<Item = (&Tenant, &Daemon)>,
+        pairs: impl Iterator<Item = (&Tenant, &Daemon)>,
     ) -> Result<TenantBlockers> {
         let (mut users, mut partitioned) = (BTreeSet::new(), BTreeSet::new());
-        for (tenant, daemon) in shown {
+        for (tenant, daemon) in pairs {
             users.insert((daemon.name.clone(), daemon.spec.multi_user, tenant.spec.uid));
             if daemon.spec.mode == Mode::Static {
                 partitioned.insert(daemon.name.clone());

@@ -223,13 +223,13 @@ impl Backend {
         self.check_blockers(tenant, daemon).await?;
         let no_environment =
             |error: ServiceError| blocker(BlockerCode::NoEnvironment, error.host_error().to_string());
-        let known = self.held_gpus().await.map_err(fault)?;
+        let gpus = self.held_gpus().await.map_err(fault)?;
         let tenants = self.stored_tenants().await.map_err(|error| fault(error.into()))?;
-        let resolved = self.resolved(tenant, daemon, &tenants, &known).map_err(no_environment)?;
+        let resolved = self.resolved(tenant, daemon, &tenants, &gpus).map_err(no_environment)?;
         let placement =
             self.proven_placement(tenant, &resolved, daemon.generation).await.map_err(no_environment)?;
         let environment =
-            self.environment_of(tenant, &resolved, &placement, &known).map_err(no_environment)?;
+            self.environment_of(tenant, &resolved, &placement, &gpus).map_err(no_environment)?;
         let before = self.free_memory().await;
         let request = ProbeRequest {
             variables: environment.variables.clone(),
@@ -241,7 +241,7 @@ impl Backend {
         let sight = sight(report)?;
         let after = self.free_memory().await;
         let free = |gpu: &GpuUuid| Some(*before.get(gpu)?.min(after.get(gpu)?));
-        let expected = self.expected(tenant, daemon, &resolved, &known, free);
+        let expected = self.expected(tenant, daemon, &resolved, &gpus, free);
         Ok((compare(&expected, &sight), environment.variables))
     }
 
@@ -320,13 +320,13 @@ impl Backend {
         tenant: &Tenant,
         daemon: &Daemon,
         resolved: &Resolved,
-        known: &[Gpu],
+        gpus: &[Gpu],
         free: impl Fn(&GpuUuid) -> Option<u64>,
     ) -> Expectation {
         let layout = self.status_of(daemon).and_then(|status| status.layout);
         let partitions = layout.map(|layout| layout.partitions).unwrap_or_default();
         let expected = |uuid: &GpuUuid| {
-            let gpu = known.iter().find(|gpu| gpu.uuid == *uuid);
+            let gpu = gpus.iter().find(|gpu| gpu.uuid == *uuid);
             let mine = partitions.iter().find(|one| one.gpu == *uuid && one.tenants.contains(&tenant.name));
             let predicted = || resolved.predicted_sms(gpu?.sms?);
             ExpectedGpu {
@@ -357,8 +357,8 @@ impl Backend {
             let Some(daemon) = daemon.filter(same) else { return Some(Staleness::DaemonChanged) };
             let status = self.status_of(daemon)?;
             // After a restart of the manager, the daemon is found before it has a status.
-            let known = status.effective.is_some() || status.phase != Phase::Unknown;
-            (known && server(&status) != last.server).then_some(Staleness::ServerReplaced)
+            let is_known = status.effective.is_some() || status.phase != Phase::Unknown;
+            (is_known && server(&status) != last.server).then_some(Staleness::ServerReplaced)
         };
         let last = verification.last.map(|last| VerificationResult { stale: stale(&last), ..last });
         Verification { last, ..verification }

@@ -216,7 +216,7 @@ fn event(row: &sqlx::sqlite::SqliteRow) -> Result<Event> {
     let message: String = row.try_get("message")?;
     let mut unread = Vec::new();
     let kind = written.parse().ok().unwrap_or_else(|| note(&mut unread, "type", EventType::EventUnknown));
-    let severity = Severity::ALL.into_iter().find(|known| known.number() == number);
+    let severity = Severity::ALL.into_iter().find(|severity| severity.number() == number);
     let severity =
         severity.unwrap_or_else(|| note(&mut unread, "severity", EventType::EventUnknown.severity()));
     let subject = from_json("an event's subject", row.try_get("subject")?).ok();

@@ -190,14 +190,14 @@ pub async fn note_steps(db: &mut Db, id: Uuid, steps: &[CompletedStep], now: i64
 }
 
 /// Writes what the step that runs waits for.
-pub async fn note_wait(db: &mut Db, id: Uuid, what: &str) -> Result<()> {
+pub async fn note_wait(db: &mut Db, id: Uuid, awaited: &str) -> Result<()> {
     execute!(
         db,
         "UPDATE operation_steps SET outcome = ?2
          WHERE operation = ?1 AND finished_at IS NULL
            AND ordinal = (SELECT max(ordinal) FROM operation_steps WHERE operation = ?1)",
         id.to_string(),
-        what
+        awaited
     )
 }
 

@@ -102,9 +102,9 @@ pub async fn restore(
     attempt: &AttemptedAction,
     now: i64,
 ) -> Result<Restored, RestoreError> {
-    let known = schema::newest();
-    if backup.schema_version > known {
-        return Err(RestoreError::Newer { path: backup.file, found: backup.schema_version, known });
+    let newest = schema::newest();
+    if backup.schema_version > newest {
+        return Err(RestoreError::Newer { path: backup.file, found: backup.schema_version, known: newest });
     }
     let mut notes = Vec::new();
     if let Err(broken) = audit::verify(&backup.file, None).await? {
@@ -225,16 +225,16 @@ async fn examine_replaced(database: &Path) -> Result<Replaced, RestoreError> {
     let unreadable = |why: String| Err(RestoreError::Unreadable { path: database.to_owned(), why });
     let examined = async {
         let mut connection = schema::open_to_read(database).await?;
-        let found = schema::read(&mut connection).await?;
+        let stored = schema::read(&mut connection).await?;
         connection.close().await?;
-        match found {
-            Schema::Version(found) if found < schema::newest() => {
+        match stored {
+            Schema::Version(version) if version < schema::newest() => {
                 return Ok(unreadable(format!(
                     "it has the older {}: start this mps-manager once",
-                    Schema::Version(found)
+                    Schema::Version(version)
                 )));
             }
-            Schema::Version(found) if found == schema::newest() => {}
+            Schema::Version(version) if version == schema::newest() => {}
             other => return Ok(Ok(Replaced::Lost(format!("it has {other}")))),
         }
         let mut connection = SqliteConnection::connect_with(&options(database)?).await?;
@@ -375,16 +375,16 @@ fn replace(
         std::os::unix::fs::chown(&new.path, Some(owner.uid()), Some(owner.gid())).map_err(at(&new.path))?;
     }
     std::fs::File::open(&new.path).and_then(|file| file.sync_all()).map_err(at(&new.path))?;
-    let kept = database.with_extension(format!("replaced-{now}.db"));
-    let replaced = database.exists().then_some(kept);
-    if let Some(kept) = &replaced {
+    let copy = database.with_extension(format!("replaced-{now}.db"));
+    let replaced = database.exists().then_some(copy);
+    if let Some(copy) = &replaced {
         for suffix in ["-wal", "-shm"] {
             let log = beside(database, suffix);
             if log.exists() {
-                std::fs::rename(&log, beside(kept, suffix)).map_err(at(&log))?;
+                std::fs::rename(&log, beside(copy, suffix)).map_err(at(&log))?;
             }
         }
-        std::fs::hard_link(database, kept).map_err(at(kept))?;
+        std::fs::hard_link(database, copy).map_err(at(copy))?;
     }
     std::fs::rename(&new.path, database).map_err(at(database))?;
     sync_directory(database).map_err(at(database))?;

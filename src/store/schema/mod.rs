@@ -53,13 +53,13 @@ pub(super) async fn open(path: &Path, migrations: &Migrator, now: i64) -> Result
         let mut connection = open_to_read(path).await?;
         let schema = of(&mut connection, migrations).await?;
         connection.close().await?;
-        let known = newest_of(migrations);
+        let newest = newest_of(migrations);
         match schema {
             Schema::PreRelease => return Err(StoreError::PreRelease(path.to_owned())),
-            Schema::Version(found) if found > known => {
-                return Err(StoreError::Newer { path: path.to_owned(), found, known });
+            Schema::Version(version) if version > newest => {
+                return Err(StoreError::Newer { path: path.to_owned(), found: version, known: newest });
             }
-            Schema::Version(found) if found < known => copy_before_migration(path, found, now).await?,
+            Schema::Version(version) if version < newest => copy_before_migration(path, version, now).await?,
             Schema::Version(_) | Schema::None => {}
         }
     }
@@ -88,7 +88,7 @@ async fn of(db: &mut Db, migrations: &Migrator) -> Result<Schema, sqlx::Error> {
             .fetch_all(db)
             .await?;
     let differs = |(version, checksum): &(i64, Vec<u8>)| {
-        migrations.iter().any(|known| known.version == *version && known.checksum[..] != checksum[..])
+        migrations.iter().any(|ours| ours.version == *version && ours.checksum[..] != checksum[..])
     };
     if applied.iter().any(differs) {
         return Ok(Schema::PreRelease);
@@ -125,19 +125,19 @@ async fn copy_before_migration(path: &Path, version: i64, now: i64) -> Result<()
 pub(super) async fn difference(db: &mut Db) -> Result<Option<String>> {
     let mut model = SqliteConnection::connect("sqlite::memory:").await?;
     MIGRATIONS.run(&mut model).await?;
-    let (expected, found) = (parts(&mut model).await?, parts(db).await?);
+    let (expected, actual) = (parts(&mut model).await?, parts(db).await?);
     model.close().await?;
-    let of = |(kind, name): &(String, String), what: &str| format!("its {kind} {name} {what}");
+    let of = |(kind, name): &(String, String), fault: &str| format!("its {kind} {name} {fault}");
     // What a table lacks, its indexes and triggers lack as well.
     let differs = |tables: bool| {
         let parts = expected.iter().filter(|((kind, _), _)| (kind == "table") == tables);
-        parts.into_iter().find_map(|(part, sql)| match found.get(part) {
+        parts.into_iter().find_map(|(part, sql)| match actual.get(part) {
             None => Some(of(part, "is missing")),
             Some(other) => (other != sql).then(|| of(part, "was changed")),
         })
     };
     let added = || {
-        found
+        actual
             .keys()
             .find(|part| !expected.contains_key(part))
             .map(|part| of(part, "is none of mps-manager's"))

@@ -30,13 +30,13 @@ impl Driver {
         &mut self,
         desired: &Desired,
     ) -> Result<Option<ControlProcess>, Blocker> {
-        let Some(here) = daemon::pipe_inode(&self.pipe_directory).ok() else { return Ok(None) };
-        let seen = self.context.foreign_daemons.scan().await;
+        let Some(pipe_inode) = daemon::pipe_inode(&self.pipe_directory).ok() else { return Ok(None) };
+        let scan = self.context.foreign_daemons.scan().await;
         let is_here = |running: &Running| {
             let environment = running.environment.as_ref().ok();
-            environment.is_some_and(|environment| environment.reachable == Ok(here))
+            environment.is_some_and(|environment| environment.reachable == Ok(pipe_inode))
         };
-        let Some(foreign) = seen.iter().find(|foreign| is_here(&foreign.daemon)) else {
+        let Some(foreign) = scan.iter().find(|foreign| is_here(&foreign.daemon)) else {
             return Ok(None);
         };
         if self.context.foreign_daemons.owner(&foreign.daemon).is_some_and(|owner| owner != desired.name) {
@@ -49,7 +49,7 @@ impl Driver {
             token: token(),
             boot_id: self.context.boot_id.clone(),
             process: Some((identity.pid, identity.start_time)),
-            pipe_inode: Some(here),
+            pipe_inode: Some(pipe_inode),
             applied: 0,
             home: Some(self.home_of(true)),
         };
@@ -59,8 +59,8 @@ impl Driver {
 
     /// Returns the directories of a process that is about to be started, if they are not this manager's own.
     pub(super) fn home(&self, foreign: bool) -> Option<DaemonDirectories> {
-        let own = self.context.pipe_directory(&self.desired.borrow().name);
-        if self.pipe_directory == own { None } else { Some(self.home_of(foreign)) }
+        let own_directory = self.context.pipe_directory(&self.desired.borrow().name);
+        if self.pipe_directory == own_directory { None } else { Some(self.home_of(foreign)) }
     }
 
     fn home_of(&self, foreign: bool) -> DaemonDirectories {
@@ -165,8 +165,8 @@ fn named(gpus: &[GpuUuid]) -> (String, &'static str) {
 
 /// Returns the blocker for a start on GPUs that these daemons serve. A GPU that is known to be shared comes before one that may be.
 fn sharing_blocker(sharing: &[SharedGpu]) -> Option<Blocker> {
-    let known = sharing.iter().find(|sharing| sharing.gpus.is_ok());
-    let shared = known.or_else(|| sharing.first())?;
+    let certain = sharing.iter().find(|sharing| sharing.gpus.is_ok());
+    let shared = certain.or_else(|| sharing.first())?;
     let SharedGpu { gpus, daemon, .. } = shared;
     let serves = match gpus {
         Ok(gpus) => {

@@ -132,9 +132,9 @@ impl SupervisorContext {
     }
 
     /// Reports that a mode differed from the one that was set, and has been repaired.
-    fn report_repair(&self, daemon: &DaemonName, gpu: &GpuUuid, found: ComputeMode, set: ComputeMode) {
+    fn report_repair(&self, daemon: &DaemonName, gpu: &GpuUuid, before: ComputeMode, set: ComputeMode) {
         let repaired =
-            DomainEvent::ComputeModeRepaired { daemon: daemon.clone(), gpu: gpu.clone(), found, set };
+            DomainEvent::ComputeModeRepaired { daemon: daemon.clone(), gpu: gpu.clone(), found: before, set };
         self.events.record(DaemonObservations {
             daemon: daemon.clone(),
             at: self.clock.unix_ms(),
@@ -164,8 +164,8 @@ impl SupervisorContext {
         let inventory = Arc::clone(&self.inventory);
         let gpus = tokio::task::spawn_blocking(move || inventory.gpus()).await;
         let gpus = gpus.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        let Some(found) = gpus.into_iter().find(|known| known.uuid == *gpu) else { return Ok(None) };
-        found.compute_mode.map(Some).ok_or_else(|| {
+        let Some(listed) = gpus.into_iter().find(|listed| listed.uuid == *gpu) else { return Ok(None) };
+        listed.compute_mode.map(Some).ok_or_else(|| {
             format!(
                 "the driver does not report the compute mode of {gpu}, so it is left alone: take compute_mode out of the daemon's spec"
             )

@@ -58,7 +58,7 @@ impl Driver {
 
     /// Updates the queue of clients and the shortages after a complete poll.
     pub(super) fn observe_surroundings(&mut self, desired: &Desired) {
-        let listed = self.state.seen.iter().flat_map(|seen| &seen.servers);
+        let listed = self.state.seen.iter().flat_map(|effective| &effective.servers);
         let serving = listed.clone().filter(|server| server.is_active()).map(|server| server.pid);
         self.logs.polled(listed.map(|server| server.pid));
         if self.context.capability.server_status() {
@@ -70,8 +70,8 @@ impl Driver {
         if self.state.drift.present {
             self.state.drift.command = self.logs.state().foreign().map(str::to_owned);
         }
-        let Some(seen) = &self.state.seen else { return };
-        self.state.queue = if desired.multi_user { Vec::new() } else { self.logs.queue(seen, &self.clients) };
+        let Some(read) = &self.state.seen else { return };
+        self.state.queue = if desired.multi_user { Vec::new() } else { self.logs.queue(read, &self.clients) };
         self.read_shortages();
     }
 
@@ -87,7 +87,7 @@ impl Driver {
     /// its log, or all of its clients where the log does not report them.
     fn note_fault_holders(&mut self) {
         let state = self.logs.state();
-        let faulty = self.state.seen.iter_mut().flat_map(|seen| &mut seen.servers);
+        let faulty = self.state.seen.iter_mut().flat_map(|effective| &mut effective.servers);
         for server in faulty.filter(|server| server.is_faulty()) {
             let affected = state.affected(server.pid);
             let holds = |client: &&ClientFacts| {
@@ -126,7 +126,7 @@ impl Driver {
         }
         self.logs.read(&gpus);
         let (logged, silence, clock) = (self.logs.evidence(), self.state.silence, self.context.clock);
-        let found = tokio::task::spawn_blocking(move || {
+        let diagnosed = tokio::task::spawn_blocking(move || {
             let mut evidence = gather::gather(&outcome, &directory, inode, control, &clients, &logged);
             evidence.wedge = wedge;
             evidence.waited |= silence.has_seen_waiting();
@@ -135,7 +135,7 @@ impl Driver {
             }
             (diagnosis::name(&outcome, &evidence), evidence)
         });
-        let Ok((Some(poll_failure), evidence)) = found.await else { return };
+        let Ok((Some(poll_failure), evidence)) = diagnosed.await else { return };
         if evidence.waited {
             self.state.silence.client_waited();
         }
@@ -257,7 +257,7 @@ impl Driver {
             let stranded =
                 tokio::task::spawn_blocking(move || stranded(&directory)).await.unwrap_or_default();
             let mut servers = self.servers();
-            servers.extend(stranded.into_iter().filter(|one| !self.servers().contains(one)));
+            servers.extend(stranded.into_iter().filter(|server| !self.servers().contains(server)));
             servers
         } else {
             let token = incarnation.token.clone();

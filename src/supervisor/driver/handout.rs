@@ -66,8 +66,8 @@ impl Driver {
 
     /// Makes the directories of a daemon that is to be started. Returns the reason if it cannot run in them or its clients cannot reach it.
     pub(super) async fn directories_unusable(&self, desired: &Desired) -> Option<String> {
-        let own = self.has_own_directories(desired);
-        let made = if own {
+        let has_own = self.has_own_directories(desired);
+        let made = if has_own {
             let above: Vec<&Path> = self.pipe_directory.ancestors().skip(1).take(2).collect();
             daemon::keep_directories(&above, &self.pipe_directory, &self.log_directory, &access(desired))
         } else {
@@ -78,7 +78,7 @@ impl Driver {
             return Some(error.to_string());
         }
         // The daemon's own directory has just been opened to them; the directories above it may not be.
-        let pipe = if own { self.pipe_directory.parent() } else { Some(self.pipe_directory.as_path()) };
+        let pipe = if has_own { self.pipe_directory.parent() } else { Some(self.pipe_directory.as_path()) };
         for directory in pipe.into_iter().chain([self.context.handouts.root()]).map(PathBuf::from) {
             // With -M each tenant connects as a user of its own.
             for uid in &desired.uids {

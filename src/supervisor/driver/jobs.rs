@@ -73,10 +73,10 @@ impl Driver {
         if let Some(poll_failure) = &self.state.poll_failure {
             return Err(TerminateError::Unreachable(poll_failure.to_string()));
         }
-        let known = self.clients.iter().find(|known| known.id == client);
-        let server = known.map(|known| known.server).ok_or(TerminateError::NotAClient(client))?;
+        let listed = self.clients.iter().find(|listed| listed.id == client);
+        let server = listed.map(|listed| listed.server).ok_or(TerminateError::NotAClient(client))?;
         let control = self.state.process.iter().map(|process| process.identity);
-        if control.chain(self.servers()).any(|own| own == client.into()) {
+        if control.chain(self.servers()).any(|process| process == client.into()) {
             let what = "one of the daemon's own processes".to_owned();
             return Err(TerminateError::Protected { client, what, work_ended: false });
         }

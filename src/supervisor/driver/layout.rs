@@ -93,8 +93,8 @@ impl Driver {
     /// Takes a list of partitions, and places the clients of the last poll in them.
     fn listed(&mut self, present: &mut [GpuPartitions]) {
         place(present, &self.clients);
-        if let Some(seen) = &mut self.state.seen {
-            seen.partitions = Some(present.to_vec());
+        if let Some(effective) = &mut self.state.seen {
+            effective.partitions = Some(present.to_vec());
         }
     }
 

@@ -46,9 +46,9 @@ impl Driver {
             RecordedProcess { identity: Identity { pid, start_time }, pipe_inode }
         });
         let until = Instant::now() + START_DEADLINE;
-        let found = loop {
+        let search = loop {
             let (token, directory) = (earlier.token.clone(), self.pipe_directory.clone());
-            let found = tokio::task::spawn_blocking(move || match recorded {
+            let search = tokio::task::spawn_blocking(move || match recorded {
                 Some(recorded) if foreign => daemon::find_adopted(&directory, recorded, observed),
                 None if foreign => DaemonSearch::None,
                 Some(recorded) => daemon::find_recorded(&token, &directory, recorded),
@@ -56,12 +56,12 @@ impl Driver {
                 None => daemon::find(&token, &directory),
             })
             .await;
-            match found {
+            match search {
                 Ok(DaemonSearch::Starting(_)) if Instant::now() < until => tokio::time::sleep(STARTING).await,
-                found => break found,
+                search => break search,
             }
         };
-        match found.map_err(|error| Blocker::doubtful(error.to_string()))? {
+        match search.map_err(|error| Blocker::doubtful(error.to_string()))? {
             DaemonSearch::None => {
                 // Servers may have hung, and the manager may have died before it ended them.
                 if !observed {

@@ -280,16 +280,16 @@ impl Driver {
     }
 
     fn servers(&self) -> Vec<Identity> {
-        let seen = self.state.seen.as_ref();
-        seen.into_iter().flat_map(|seen| &seen.servers).map(Identity::from).collect()
+        let effective = self.state.seen.as_ref();
+        effective.into_iter().flat_map(|effective| &effective.servers).map(Identity::from).collect()
     }
 
     async fn perform(&mut self, action: ReconcileStep, desired: &Desired, link: &DriverLink) {
         match action {
             ReconcileStep::Wait(_) => {}
             ReconcileStep::Search => {
-                let found = self.search(desired).await;
-                if let Ok(Some(process)) = &found {
+                let search = self.search(desired).await;
+                if let Ok(Some(process)) = &search {
                     self.counts.incarnations += 1;
                     let held = |earlier: &Incarnation| desired.holds_since(earlier.applied);
                     if !desired.is_observed() && self.incarnation.as_ref().is_some_and(held) {
@@ -303,8 +303,8 @@ impl Driver {
                     self.logs.forget_quit(&desired.gpus);
                     self.event_detector.found(&desired.name, pid, host::process::uid(pid));
                 }
-                let adopted = matches!(found, Ok(Some(_)));
-                self.state.searched(found, self.now());
+                let adopted = matches!(search, Ok(Some(_)));
+                self.state.searched(search, self.now());
                 if let Some(earlier) = self.incarnation.as_ref().filter(|_| adopted) {
                     self.state.layout.begin(&earlier.token);
                     // Values that an earlier manager had read back and that differ now were changed by another program.

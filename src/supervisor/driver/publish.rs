@@ -51,14 +51,14 @@ impl Driver {
         let (blocker, tried) = (self.state.current_blocker(desired, status.phase), self.tried);
         let read = self.read.take();
         let polled = read.as_ref().is_some_and(|(_, failed)| failed.is_none());
-        let seen = Snapshot {
+        let snapshot = Snapshot {
             desired,
             status: &status,
             clients: &self.clients,
             poll_failure: self.state.poll_failure.as_ref(),
             polled,
         };
-        let mut observations = self.event_detector.detect(&seen, self.logs.server_log_events());
+        let mut observations = self.event_detector.detect(&snapshot, self.logs.server_log_events());
         // Verifications of the manager are nobody's clients: they have events of their own.
         let prober = &self.context.prober;
         observations.retain(|observation| match observation {
@@ -104,7 +104,7 @@ impl Driver {
 
     /// Names the processes that keep a daemon from serving its user.
     fn name_other_users(&self, desired: &Desired, status: &mut DaemonStatus) {
-        let ready = status.conditions.iter_mut().find(|one| one.reason == ConditionReason::OtherUser);
+        let ready = status.conditions.iter_mut().find(|ready| ready.reason == ConditionReason::OtherUser);
         let Some(ready) = ready else { return };
         let others = self.clients.iter().filter_map(|client| {
             let uid = client.uid.filter(|uid| *uid != desired.server_uid)?;
@@ -155,13 +155,13 @@ impl Driver {
                     fault.report.kernel_log_error = Some(format!("{log} cannot be read: {error}"));
                 }
                 Ok(logged) => {
-                    let is_of_it = |one: &&LoggedXid| {
-                        one.age <= age + AROUND_FAULT
-                            && one.age + AROUND_FAULT >= age
-                            && addresses.contains(&one.pci)
+                    let is_of_it = |xid: &&LoggedXid| {
+                        xid.age <= age + AROUND_FAULT
+                            && xid.age + AROUND_FAULT >= age
+                            && addresses.contains(&xid.pci)
                     };
                     let errors =
-                        logged.iter().filter(is_of_it).filter_map(|one| GpuError::parse(&one.report));
+                        logged.iter().filter(is_of_it).filter_map(|xid| GpuError::parse(&xid.report));
                     for error in errors.take(MOST_ERRORS) {
                         if !fault.report.gpu_errors.contains(&error) {
                             fault.report.gpu_errors.push(error);

@@ -70,10 +70,10 @@ impl Driver {
             for client in &mut self.clients {
                 for (gpu, processes) in &listed {
                     let memory = processes.iter().find(|process| process.pid == client.id.pid);
-                    if let (Some(process), Some((_, known))) =
-                        (memory, client.memory.iter_mut().find(|(known, _)| known == gpu))
+                    if let (Some(process), Some((_, used))) =
+                        (memory, client.memory.iter_mut().find(|(listed, _)| listed == gpu))
                     {
-                        *known = process.used_memory;
+                        *used = process.used_memory;
                     }
                 }
             }
@@ -116,7 +116,7 @@ fn outside_mps(
     daemons: &[Identity],
 ) -> BTreeMap<Identity, Bypass> {
     let manager = std::process::id();
-    let mut found = BTreeMap::new();
+    let mut bypasses = BTreeMap::new();
     for (gpu, processes) in listed {
         for process in processes {
             let is_known = process.mps_client
@@ -128,7 +128,7 @@ fn outside_mps(
             }
             // A process that is gone or cannot be seen from here could not be distinguished from a later one with its PID.
             let Some(identity) = host::process::identify(process.pid) else { continue };
-            found.entry(identity).or_insert_with(|| Bypass {
+            bypasses.entry(identity).or_insert_with(|| Bypass {
                 pid: process.pid,
                 gpu: gpu.clone(),
                 uid: host::process::uid(process.pid),
@@ -140,7 +140,7 @@ fn outside_mps(
             });
         }
     }
-    found
+    bypasses
 }
 
 /// Returns the pipe directory in a process's environment if it does not exist in the process's mount namespace, or its user

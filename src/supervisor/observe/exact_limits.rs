@@ -32,8 +32,8 @@ impl WrittenLimits {
 
     /// Takes over the limits that an earlier manager had read back from the control process that was found.
     pub(crate) fn adopt(&mut self, limits: &[Option<MemoryLimit>]) {
-        let known = limits.iter().enumerate().filter_map(|(ordinal, limit)| Some((ordinal, (*limit)?)));
-        self.0 = known.collect();
+        let exact = limits.iter().enumerate().filter_map(|(ordinal, limit)| Some((ordinal, (*limit)?)));
+        self.0 = exact.collect();
     }
 
     /// Notes that these settings are about to be written: nothing is known of them until a poll has seen them.
@@ -55,7 +55,7 @@ impl WrittenLimits {
     /// `changed` says, is unknown while its getter shows this manager's value: the desired `percentage`, or a limit it wrote.
     pub(crate) fn resolve(
         &self,
-        seen: &mut Effective,
+        effective: &mut Effective,
         logged: &LoggedLimits,
         percentage: ThreadPercentage,
         changed: impl Fn(SettingDifference) -> bool,
@@ -63,11 +63,11 @@ impl WrittenLimits {
         let doubt = |read: &mut Option<ThreadPercentage>, setting: SettingDifference| {
             read.take_if(|read| *read == percentage && changed(setting));
         };
-        doubt(&mut seen.default_active_thread_percentage, SettingDifference::DefaultPercentage);
-        for (ordinal, reading) in seen.default_memory_limits.iter_mut().enumerate() {
+        doubt(&mut effective.default_active_thread_percentage, SettingDifference::DefaultPercentage);
+        for (ordinal, reading) in effective.default_memory_limits.iter_mut().enumerate() {
             self.resolve_one(reading, ordinal, None, changed(SettingDifference::DefaultMemory(ordinal)));
         }
-        for server in &mut seen.servers {
+        for server in &mut effective.servers {
             doubt(&mut server.active_thread_percentage, SettingDifference::ServerPercentage(server.pid));
             for (ordinal, reading) in server.memory_limits.iter_mut().enumerate() {
                 let logged_bytes = logged.get(&(server.pid, ordinal)).copied();

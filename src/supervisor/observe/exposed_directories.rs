@@ -47,7 +47,7 @@ impl<'p> PrivilegedSocket<'p> {
     fn of(pipe: &'p Path) -> io::Result<Self> {
         let owner = [pipe.join(PRIVILEGED), pipe.to_owned()].iter().find_map(|path| fs::metadata(path).ok());
         // A socket that does not exist yet will be made by this user.
-        let owner = owner.map_or_else(|| rustix::process::geteuid().as_raw(), |found| found.uid());
+        let owner = owner.map_or_else(|| rustix::process::geteuid().as_raw(), |metadata| metadata.uid());
         Ok(Self { pipe, source: source_of(pipe)?.join(PRIVILEGED), owner })
     }
 
@@ -73,19 +73,19 @@ pub fn exposed_directories(pipes: &[PathBuf], controls: &[u32]) -> io::Result<Ex
     let mounted = mounts::elsewhere(&targets, controls)?;
     let own_pod = container::pod_of(std::process::id());
     let is_own_plugin = |pid| own_pod.as_deref().is_some_and(|pod| is_device_plugin_in(pod, pid));
-    let mut found = Vec::new();
+    let mut exposed = Vec::new();
     for ForeignMount { processes, point, source } in mounted.found {
-        let known = processes.iter().filter(|process| !is_own_plugin(process.pid));
+        let others = processes.iter().filter(|process| !is_own_plugin(process.pid));
         let users: Vec<(Identity, Option<u32>)> =
-            known.map(|process| (*process, process::uid(process.pid))).collect();
+            others.map(|process| (*process, process::uid(process.pid))).collect();
         for socket in sockets.iter().filter(|socket| source.contains(&socket.source)) {
             if let Some((process, _)) = users.iter().find(|(_, uid)| socket.lets_administer(*uid)) {
                 let (point, pipe) = (point.clone(), socket.pipe.to_owned());
-                found.push(ExposedDirectory { process: *process, point, pipe });
+                exposed.push(ExposedDirectory { process: *process, point, pipe });
             }
         }
     }
-    Ok(ExposureSearch { found, unseen: mounted.unseen, unresolved })
+    Ok(ExposureSearch { found: exposed, unseen: mounted.unseen, unresolved })
 }
 
 /// Returns the place of a directory that exists or will be made.
@@ -94,16 +94,16 @@ fn source_of(path: &Path) -> io::Result<MountSource> {
         (Err(error), Some(parent), Some(name)) if error.kind() == io::ErrorKind::NotFound => {
             Ok(source_of(parent)?.join(name))
         }
-        (known, _, _) => known,
+        (source, _, _) => source,
     }
 }
 
 /// Returns true if a process is this program as a Kubernetes device plugin, in the pod of this process. It has the runtime
 /// directory for the socket of the API. A program may choose its name freely, but not the pod that it is in.
 fn is_device_plugin_in(pod: &str, pid: u32) -> bool {
-    let this = OsStr::new(env!("CARGO_PKG_NAME"));
+    let own_name = OsStr::new(env!("CARGO_PKG_NAME"));
     container::pod_of(pid).as_deref() == Some(pod)
-        && process::executable(pid).is_some_and(|program| program.file_name() == Some(this))
+        && process::executable(pid).is_some_and(|program| program.file_name() == Some(own_name))
         && process::command(pid).is_some_and(|words| words.iter().any(|word| word == "kubelet-plugin"))
 }
 

@@ -99,11 +99,11 @@ impl ForeignDaemonScanner {
             running.into_iter().map(|daemon| with_gpus(daemon, gpus.as_deref())).collect::<Vec<_>>()
         });
         match scanned.await {
-            Ok(found) => {
-                self.seen.send_if_modified(|seen| {
-                    let changed = **seen != found;
+            Ok(scan) => {
+                self.seen.send_if_modified(|previous| {
+                    let changed = **previous != scan;
                     if changed {
-                        *seen = Arc::new(found);
+                        *previous = Arc::new(scan);
                     }
                     changed
                 });
@@ -182,16 +182,16 @@ impl ForeignDaemonScanner {
 
     /// Returns true if the GPUs of every foreign daemon of the last scan are known.
     pub fn knows_all_gpus(&self) -> bool {
-        let seen = self.seen.borrow().clone();
-        let unknown = seen.iter().filter(|one| one.gpus.is_err() && is_alive(one.daemon.identity));
-        unknown.filter(|one| self.owner(&one.daemon).is_none()).count() == 0
+        let scan = self.seen.borrow().clone();
+        let unknown = scan.iter().filter(|other| other.gpus.is_err() && is_alive(other.daemon.identity));
+        unknown.filter(|other| self.owner(&other.daemon).is_none()).count() == 0
     }
 
     /// Returns the daemons of the last scan that may share a GPU with this one. Daemons that this manager keeps are not among
     /// them, since it gives each GPU to one of those.
     pub fn sharing(&self, name: &DaemonName, gpus: &[GpuUuid]) -> Vec<SharedGpu> {
-        let seen = self.seen.borrow().clone();
-        let shared = seen.iter().filter_map(|foreign| {
+        let scan = self.seen.borrow().clone();
+        let shared = scan.iter().filter_map(|foreign| {
             let observed_as = match self.claimed(&foreign.daemon) {
                 Some((owner, observed)) if owner == *name || !observed => return None,
                 claimed => claimed.map(|(owner, _)| owner),
@@ -254,14 +254,14 @@ pub(crate) const SHARED_MEANS: &str = "two servers on a GPU take turns on it ins
                                        memory and SMs for itself, and admission here knows only its own tenants";
 
 fn with_gpus(daemon: Running, gpus: Result<&[Gpu], &String>) -> ForeignDaemon {
-    let found = match (&daemon.environment, gpus) {
+    let gpus = match (&daemon.environment, gpus) {
         (Err(reason), _) | (_, Err(reason)) => Err(reason.clone()),
         (Ok(environment), Ok(present)) => {
             visible_gpus(environment.visible_devices.as_deref(), environment.pci_order, present)
                 .map_err(|error| error.to_string())
         }
     };
-    ForeignDaemon { daemon, gpus: found }
+    ForeignDaemon { daemon, gpus }
 }
 
 fn described(daemon: &Running, observed_as: Option<&DaemonName>) -> String {

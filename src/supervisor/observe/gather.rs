@@ -45,8 +45,8 @@ pub(crate) fn gather(
             evidence.waiting.clone_from(&logged.waiting);
             evidence.waited = logged.waited;
             let about = if evidence.hung.is_empty() { &evidence.servers } else { &evidence.hung };
-            let known = about.iter().all(|server| logged.followed.contains(&server.pid));
-            evidence.connected = known.then(|| connected(clients, logged, about));
+            let all_followed = about.iter().all(|server| logged.followed.contains(&server.pid));
+            evidence.connected = all_followed.then(|| connected(clients, logged, about));
         }
         _ => {}
     }
@@ -74,20 +74,20 @@ fn watch_callers(evidence: &mut DiagnosisEvidence, pipe_directory: &Path, contro
     let began = Instant::now();
     let first = callers(pipe_directory, control);
     let mut last = first.clone();
-    let mut seen: Vec<ForeignCaller> = first.clone();
+    let mut all: Vec<ForeignCaller> = first.clone();
     while began.elapsed() < WATCHED {
         std::thread::sleep(PAUSE);
         last = callers(pipe_directory, control);
         for caller in &last {
-            if !seen.iter().any(|known| known.identity == caller.identity) {
-                seen.push(caller.clone());
+            if !all.iter().any(|listed| listed.identity == caller.identity) {
+                all.push(caller.clone());
             }
         }
     }
     let there = |list: &[ForeignCaller], id: Identity| list.iter().any(|caller| caller.identity == id);
     evidence.held =
         first.iter().map(|caller| caller.identity).filter(|identity| there(&last, *identity)).collect();
-    evidence.callers = seen;
+    evidence.callers = all;
 }
 
 /// Returns the living processes that have a context in one of these servers: those of the last poll, and those that came

@@ -44,9 +44,9 @@ impl GpuPresence {
 
     /// Sends this list to all drivers, if it differs from the last one.
     pub fn publish_to(self, drivers: &watch::Sender<Self>) {
-        drivers.send_if_modified(|known| {
-            let changed = *known != self;
-            *known = self;
+        drivers.send_if_modified(|current| {
+            let changed = *current != self;
+            *current = self;
             changed
         });
     }

@@ -285,8 +285,8 @@ impl Logs {
     ///
     /// The log names them, and anybody may write to it: /proc has to agree that the process lives, belongs to that user and
     /// existed when the line was written. A first client that waits for its own server is no queue.
-    pub(crate) fn queue(&self, seen: &Effective, clients: &[ClientFacts]) -> Vec<Waiting> {
-        let serving = seen.servers.iter().find_map(|server| Some((server.pid, server.uid?)));
+    pub(crate) fn queue(&self, effective: &Effective, clients: &[ClientFacts]) -> Vec<Waiting> {
+        let serving = effective.servers.iter().find_map(|server| Some((server.pid, server.uid?)));
         let Some((server, present)) = serving else { return Vec::new() };
         let boot_time = host::boot_time();
         let waits = self.state.pending().filter_map(|(pid, PendingClient { uid, since })| {

@@ -24,7 +24,7 @@ pub(crate) fn by_gpu(listing: Partitions, gpus: &[GpuUuid]) -> Result<Vec<GpuPar
         let Some(device) = &mut devices[ordinal] else {
             return Err(format!("lspart lists partition {id} of {} and not the GPU", gpus[ordinal]));
         };
-        if device.partitions.iter().any(|known| known.id == id) {
+        if device.partitions.iter().any(|listed| listed.id == id) {
             return Err(format!("lspart lists partition {id} of {} twice", gpus[ordinal]));
         }
         device.partitions.push(ListedPartition { id, chunks, sms, in_use, clients: Vec::new() });
@@ -44,11 +44,11 @@ fn position(prefix: &str, gpus: &[GpuUuid]) -> Result<usize, String> {
     let mut matching = gpus.iter().enumerate().filter(|(_, gpu)| begins(gpu));
     match (matching.next(), matching.next()) {
         (Some((ordinal, _)), None) => Ok(ordinal),
-        (found, _) => {
+        (first, _) => {
             let all: Vec<&str> = gpus.iter().map(GpuUuid::as_str).collect();
-            let what = if found.is_some() { "could be several" } else { "is none" };
-            let shown: String = prefix.chars().take(60).collect();
-            Err(format!("lspart names GPU {shown:?}, which {what} of the daemon's ({})", all.join(", ")))
+            let what = if first.is_some() { "could be several" } else { "is none" };
+            let short: String = prefix.chars().take(60).collect();
+            Err(format!("lspart names GPU {short:?}, which {what} of the daemon's ({})", all.join(", ")))
         }
     }
 }

@@ -109,7 +109,7 @@ pub(crate) async fn sync(
             (answered, _) => (answered, rereads == REREADS || desired.is_observed()),
         };
         match answered {
-            Ok((mut seen, rows)) => {
+            Ok((mut effective, rows)) => {
                 written.done(wrong, desired);
                 // Also where control.log does not show these commands.
                 for difference in to_write {
@@ -119,7 +119,7 @@ pub(crate) async fn sync(
                 logs.note_session(sessions);
                 if !is_last && logs.state().overwrites().newer {
                     // The getters may show values from before another program's command: the two do not fit together.
-                    (rereads, before, to_write) = (rereads + 1, Some((seen, rows)), &[]);
+                    (rereads, before, to_write) = (rereads + 1, Some((effective, rows)), &[]);
                     continue;
                 }
                 if logs.take_lost() {
@@ -131,14 +131,14 @@ pub(crate) async fn sync(
                     let desired_command = correction(desired, &setting).line();
                     !desired.is_observed() && logs.state().overwrites().undo(&desired_command)
                 };
-                written.resolve(&mut seen, logs.state().limits(), desired.percentage, changed);
-                name_users(&mut seen, logs);
+                written.resolve(&mut effective, logs.state().limits(), desired.percentage, changed);
+                name_users(&mut effective, logs);
                 if !target.server_status {
-                    derive_statuses(&mut seen, logs);
+                    derive_statuses(&mut effective, logs);
                 }
                 let clients = clients(target, &desired.gpus, rows).await;
-                place(&mut seen, &clients);
-                return (PollOutcome::Seen(seen), clients);
+                place(&mut effective, &clients);
+                return (PollOutcome::Seen(effective), clients);
             }
             Err(PollError::Dying(_)) if began.elapsed() < UNNOTICED => {
                 tokio::time::sleep(UNNOTICED_POLL).await;
@@ -229,10 +229,10 @@ async fn once(
     for difference in wrong {
         session.send(&correction(desired, difference)).await?;
     }
-    let (mut seen, rows) = read(&mut *session, &desired.gpus, target, now).await?;
-    seen.control_processes = session.processes();
+    let (mut effective, rows) = read(&mut *session, &desired.gpus, target, now).await?;
+    effective.control_processes = session.processes();
     session.close().await;
-    Ok((seen, rows))
+    Ok((effective, rows))
 }
 
 fn failed(error: PollError) -> PollOutcome {
@@ -296,7 +296,7 @@ async fn read(
     if let Some(dying) = servers.iter().find(|server| host::process::is_ending(Identity::from(*server))) {
         return Err(PollError::Dying(dying.pid));
     }
-    let seen = Effective {
+    let effective = Effective {
         observed_at: now,
         control_processes: 0,
         default_active_thread_percentage: Some(percentage),
@@ -305,7 +305,7 @@ async fn read(
         servers,
         partitions,
     };
-    Ok((seen, rows))
+    Ok((effective, rows))
 }
 
 /// Sends read commands together and returns their replies.
@@ -402,23 +402,23 @@ fn reading(gpu: &GpuUuid, limit: Option<LimitReading>) -> MemoryReading {
 
 /// Fills in the user of each server: the process's user, or, where that is root, who may serve anybody, the user that
 /// control.log names. The user of a server whose start the log no longer shows stays unknown.
-fn name_users(seen: &mut Effective, logs: &Logs) {
-    for server in &mut seen.servers {
+fn name_users(effective: &mut Effective, logs: &Logs) {
+    for server in &mut effective.servers {
         server.uid = server.uid.filter(|uid| *uid != 0).or_else(|| logs.state().user_of(server.pid));
     }
 }
 
 /// Fills in the status of each server according to the logs.
-fn derive_statuses(seen: &mut Effective, logs: &Logs) {
+fn derive_statuses(effective: &mut Effective, logs: &Logs) {
     let alive = |pid| host::process::identify(pid).is_some();
-    for server in &mut seen.servers {
+    for server in &mut effective.servers {
         server.status = logs.state().status_of(server.pid, alive);
     }
 }
 
 /// Places the clients in the partitions that they named.
-fn place(seen: &mut Effective, clients: &[ClientFacts]) {
-    if let Some(listed) = &mut seen.partitions {
+fn place(effective: &mut Effective, clients: &[ClientFacts]) {
+    if let Some(listed) = &mut effective.partitions {
         partitions::place(listed, clients);
     }
 }

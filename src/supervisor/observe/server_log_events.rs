@@ -248,8 +248,8 @@ impl ServerLogEvents {
     }
 
     /// Takes the clients that came and went, except those that polls know.
-    pub(crate) fn take_visits(&mut self, known: impl Fn(u32) -> bool) -> Vec<UnobservedClient> {
-        std::mem::take(&mut self.visits).into_iter().filter(|visit| !known(visit.pid)).collect()
+    pub(crate) fn take_visits(&mut self, is_known: impl Fn(u32) -> bool) -> Vec<UnobservedClient> {
+        std::mem::take(&mut self.visits).into_iter().filter(|visit| !is_known(visit.pid)).collect()
     }
 
     /// Takes the clients that were refused.
@@ -267,9 +267,9 @@ impl ServerLogEvents {
         self.missed_disconnects
     }
 
-    /// Forgets the disconnects of processes that are not `known`, and the connection times of clients that polls have listed.
-    pub(crate) fn forget_disconnected(&mut self, known: impl Fn(u32) -> bool) {
-        self.disconnected.retain(|pid| known(*pid));
+    /// Forgets the disconnects of processes for which `is_known` is false, and the connection times of clients that polls have listed.
+    pub(crate) fn forget_disconnected(&mut self, is_known: impl Fn(u32) -> bool) {
+        self.disconnected.retain(|pid| is_known(*pid));
         let came = &self.came;
         self.connected_at.retain(|pid, _| came.contains_key(pid));
     }
@@ -289,8 +289,8 @@ impl ServerLogEvents {
 
     /// Returns the processes at work in this server that no poll has listed yet.
     pub(crate) fn unlisted(&self, server: u32) -> impl Iterator<Item = u32> {
-        let here = move |came: &ArrivedClient| came.server == server && came.works;
-        self.came.iter().filter(move |(_, came)| here(came)).map(|(pid, _)| *pid)
+        let is_here = move |came: &ArrivedClient| came.server == server && came.works;
+        self.came.iter().filter(move |(_, came)| is_here(came)).map(|(pid, _)| *pid)
     }
 
     /// Returns the facts known so far about a fault of this server.

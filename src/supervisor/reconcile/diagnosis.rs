@@ -180,7 +180,7 @@ fn wedged(command: &str, evidence: &DiagnosisEvidence) -> String {
             .to_owned()
     } else {
         let pids: Vec<String> = stopped.iter().map(|(_, pid)| pid.to_string()).collect();
-        let stopped: Vec<String> = stopped.iter().map(|(what, pid)| format!("{what} {pid}")).collect();
+        let stopped: Vec<String> = stopped.iter().map(|(kind, pid)| format!("{kind} {pid}")).collect();
         let (stopped, pids) = (stopped.join(", "), pids.join(" "));
         format!("stopped (SIGSTOP): {stopped}; continue what is stopped (`kill -CONT {pids}`) or end it")
     };

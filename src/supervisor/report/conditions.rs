@@ -95,7 +95,7 @@ fn conditions(
                        GPUs; one daemon a GPU closes that way";
         conditions.push(ConditionType::LimitsEscapable.problem(ConditionReason::SeveralGpus, message));
     }
-    let faulty = state.seen.iter().flat_map(|seen| &seen.servers).filter(|server| server.is_faulty());
+    let faulty = state.seen.iter().flat_map(|read| &read.servers).filter(|server| server.is_faulty());
     for server in faulty {
         conditions.push(
             ConditionType::ServerFault.problem(ConditionReason::AwaitingClientExit, server_fault(server)),
@@ -251,10 +251,10 @@ fn applying(state: &DaemonReconciler, desired: &Desired) -> (ConditionReason, St
     if let Some(poll_failure) = &state.poll_failure {
         return (poll_failure.reason, poll_failure.message.clone());
     }
-    let Some(seen) = &state.seen else {
+    let Some(effective) = &state.seen else {
         return (ConditionReason::AwaitingReadBack, "its settings have not been read yet".to_owned());
     };
-    reasons(state, desired, seen)
+    reasons(state, desired, effective)
         .into_iter()
         .flatten()
         .next()
@@ -265,14 +265,14 @@ fn applying(state: &DaemonReconciler, desired: &Desired) -> (ConditionReason, St
 fn reasons(
     state: &DaemonReconciler,
     desired: &Desired,
-    seen: &Effective,
+    effective: &Effective,
 ) -> [Option<(ConditionReason, String)>; 8] {
-    let fault = seen.servers.iter().find(|server| server.is_faulty());
+    let fault = effective.servers.iter().find(|server| server.is_faulty());
     let drift = state.drift.present && desired.drift_policy == DriftPolicy::Report;
     let changed: Vec<String> = state.drift.last.iter().map(ToString::to_string).collect();
-    let wrong: Vec<String> = differences(desired, seen).iter().map(ToString::to_string).collect();
-    let serving = seen.is_serving();
-    let other = seen
+    let wrong: Vec<String> = differences(desired, effective).iter().map(ToString::to_string).collect();
+    let serving = effective.is_serving();
+    let other = effective
         .servers
         .iter()
         .find(|server| !matches!(server.status, ServerStatus::Active | ServerStatus::Fault));
@@ -290,12 +290,12 @@ fn reasons(
         // 5. Its layout.
         state.layout.unready(desired),
         // 6. Its server.
-        seen.servers.is_empty().then(|| no_server(state, desired)),
+        effective.servers.is_empty().then(|| no_server(state, desired)),
         other.filter(|_| !serving).map(|server| {
             let message = format!("server {} is {} and takes no clients yet", server.pid, server.status);
             (ConditionReason::ServerStarting, message)
         }),
-        serves_another_user(desired, seen).then(|| {
+        serves_another_user(desired, effective).then(|| {
             let message = format!(
                 "its server still serves another user, and clients of uid {} would wait: the server is replaced as soon as \
                  no client is connected",

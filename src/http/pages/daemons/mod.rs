@@ -78,8 +78,8 @@ struct DaemonsPage {
 impl DaemonsPage {
     /// The sum of the memory limits of a daemon's tenants, on all its GPUs.
     fn limits(&self, daemon: &DaemonView) -> Amount {
-        let own = self.gpus.iter().filter(|row| daemon.spec.gpus.contains(&row.gpu.uuid));
-        Amount(own.map(|row| row.gpu.memory_limits).sum())
+        let rows = self.gpus.iter().filter(|row| daemon.spec.gpus.contains(&row.gpu.uuid));
+        Amount(rows.map(|row| row.gpu.memory_limits).sum())
     }
 }
 

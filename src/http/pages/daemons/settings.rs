@@ -42,15 +42,15 @@ pub(super) fn of(
 ) -> Vec<DaemonSettingRow> {
     let Some(desired) = desired else { return Vec::new() };
     let percentage = format!("{} %", desired.percentage);
-    let setting = |name: String, desired: &str, seen: Option<String>| DaemonSettingRow {
+    let setting = |name: String, desired: &str, observed: Option<String>| DaemonSettingRow {
         name,
         desired: desired.to_owned(),
-        agrees: seen.as_ref().map(|seen| seen == desired),
-        read: or("not read yet", seen),
+        agrees: observed.as_ref().map(|observed| observed == desired),
+        read: or("not read yet", observed),
     };
     let percent = |value: Option<ThreadPercentage>| value.map(|value| format!("{value} %"));
-    let default_percentage = effective.and_then(|seen| seen.default_active_thread_percentage);
-    let default_priority = effective.and_then(|seen| seen.default_priority);
+    let default_percentage = effective.and_then(|effective| effective.default_active_thread_percentage);
+    let default_priority = effective.and_then(|effective| effective.default_priority);
     let mut settings = vec![
         setting("Active thread percentage, default".into(), &percentage, percent(default_percentage)),
         setting(
@@ -67,8 +67,8 @@ pub(super) fn of(
         };
         desired.gpus.iter().enumerate().map(limit).collect()
     };
-    settings.extend(limits("default", effective.map(|seen| seen.default_memory_limits.as_slice())));
-    for server in effective.iter().flat_map(|seen| &seen.servers) {
+    settings.extend(limits("default", effective.map(|effective| effective.default_memory_limits.as_slice())));
+    for server in effective.iter().flat_map(|effective| &effective.servers) {
         let of = format!("server {}", server.pid);
         settings.push(setting(
             format!("Active thread percentage, {of}"),
@@ -83,8 +83,8 @@ pub(super) fn of(
 fn memory(name: String, limit: Option<MemoryLimit>, reading: Option<&MemoryReading>) -> DaemonSettingRow {
     const GIB: u64 = 1 << 30;
     let bytes = limit.map(MemoryLimit::bytes);
-    let shown = |bytes: Option<u64>| or("none", bytes.map(Amount));
-    let desired = shown(bytes);
+    let amount = |bytes: Option<u64>| or("none", bytes.map(Amount));
+    let desired = amount(bytes);
     let Some(reading) = reading else {
         return DaemonSettingRow { name, desired, read: "not read yet".to_owned(), agrees: None };
     };
@@ -93,11 +93,11 @@ fn memory(name: String, limit: Option<MemoryLimit>, reading: Option<&MemoryReadi
     }
     // Without another source there is only the daemon's reply, in whole GiB rounded down.
     let (read, agrees) = match reading.bytes {
-        Some(seen) if !reading.exact => (
-            format!("{} or a part of a GiB more", Amount(seen)),
-            bytes.map(|bytes| bytes / GIB) == Some(seen / GIB),
+        Some(observed) if !reading.exact => (
+            format!("{} or a part of a GiB more", Amount(observed)),
+            bytes.map(|bytes| bytes / GIB) == Some(observed / GIB),
         ),
-        seen => (shown(seen), seen == bytes),
+        observed => (amount(observed), observed == bytes),
     };
     DaemonSettingRow { name, desired, read, agrees: Some(agrees) }
 }

@@ -81,7 +81,7 @@ impl GpuDisplayNames {
 
     /// The display name of a GPU; the UUID of one that is not among them.
     pub(in crate::http::pages) fn name(&self, uuid: &GpuUuid) -> String {
-        let known = self.0.iter().find(|(gpu, _)| gpu == uuid);
-        known.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
+        let named = self.0.iter().find(|(gpu, _)| gpu == uuid);
+        named.map_or_else(|| uuid.to_string(), |(_, called)| called.clone())
     }
 }

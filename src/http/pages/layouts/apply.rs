@@ -136,23 +136,23 @@ async fn planned(call: &Call, name: LayoutName, form: &Form, error: Option<Servi
         (_, None) => FormErrors::default(),
     };
     let clients = match &plan {
-        Some(plan) if plan.blocked.iter().any(|one| matches!(one.what, Blocked::InUse { .. })) => {
+        Some(plan) if plan.blocked.iter().any(|blocker| matches!(blocker.what, Blocked::InUse { .. })) => {
             call.clients(ClientFilter::default()).await?
         }
         _ => Vec::new(),
     };
     let frame = call.frame(Section::Layouts, format!("Plan layout {name}")).await;
-    let shown = ApplyPage { frame, version, numbers, places, daemon, roles, plan, clients, form, refused };
-    Ok(with_status(&shown, problem))
+    let template = ApplyPage { frame, version, numbers, places, daemon, roles, plan, clients, form, refused };
+    Ok(with_status(&template, problem))
 }
 
 /// The blockers of a refused request; that partitions must be recreated is the error of its box.
 fn refused_by(plan: &LayoutPlan, recreate: bool) -> FormErrors {
     let mut refused = FormErrors::default();
     let (again, others): (Vec<_>, Vec<_>) =
-        plan.refusals(recreate).partition(|one| matches!(one.what, Blocked::MadeAgain { .. }));
-    for one in others {
-        refused.whole.push(one.message.clone());
+        plan.refusals(recreate).partition(|blocker| matches!(blocker.what, Blocked::MadeAgain { .. }));
+    for blocker in others {
+        refused.whole.push(blocker.message.clone());
     }
     if !again.is_empty() {
         let why = format!("tick this: {} must be recreated", counted(again.len(), "partition"));
@@ -172,8 +172,8 @@ impl ApplyPage<'_> {
     }
 
     /// The processes that block a plan, with their clients if they are connected.
-    fn holders(&self, what: &Blocked) -> Vec<(ClientId, Option<&ClientView>)> {
-        let Blocked::InUse { clients, .. } = what else { return Vec::new() };
+    fn holders(&self, blocked: &Blocked) -> Vec<(ClientId, Option<&ClientView>)> {
+        let Blocked::InUse { clients, .. } = blocked else { return Vec::new() };
         let view = |id: &ClientId| (*id, self.clients.iter().find(|client| client.id == *id));
         clients.iter().map(view).collect()
     }

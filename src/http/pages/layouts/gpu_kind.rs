@@ -83,9 +83,9 @@ pub(super) async fn all(call: &Call) -> Result<Vec<GpuKind>, ServiceError> {
         gpu_kinds.retain(|gpu_kind| gpu_kind.daemon.is_some());
     }
     gpu_kinds.sort_by_key(|gpu_kind| (gpu_kind.mode != Some(Mode::Static), gpu_kind.daemon.clone()));
-    gpu_kinds.dedup_by(|one, first| {
-        first.counted &= one.counted || one.daemon != first.daemon;
-        one.daemon == first.daemon
+    gpu_kinds.dedup_by(|later, first| {
+        first.counted &= later.counted || later.daemon != first.daemon;
+        later.daemon == first.daemon
     });
     Ok(gpu_kinds)
 }

@@ -43,7 +43,7 @@ pub(super) async fn import(call: Call, form: Form) -> Result<Response, Problem> 
     };
     match import.await {
         Ok(imported) => Ok(Redirect::to(&match imported.as_slice() {
-            [one] => format!("/layouts/{}", one.newest.name),
+            [layout] => format!("/layouts/{}", layout.newest.name),
             _ => "/layouts".to_owned(),
         })
         .into_response()),

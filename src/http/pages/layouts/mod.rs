@@ -82,8 +82,8 @@ impl LayoutDaemon {
 }
 
 async fn list(call: Call, query: ListQuery) -> Reply {
-    let found = async { call.app.service.layouts(&call.ctx, &query.page()?).await };
-    let page = query.list(&call, Section::Layouts, &[], found).await?;
+    let layouts = async { call.app.service.layouts(&call.ctx, &query.page()?).await };
+    let page = query.list(&call, Section::Layouts, &[], layouts).await?;
     let all_daemons = call.daemons().await?;
     Ok(page.answer(|page| LayoutsPage { page, all_daemons }))
 }

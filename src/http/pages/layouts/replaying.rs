@@ -171,8 +171,8 @@ async fn answer(call: &Call, form: &Form, places: Places, outcome: ReplayFormOut
         None => (FormErrors::default(), Vec::new()),
     };
     let frame = call.frame(Section::Replays, "Replay a layout").await;
-    let shown = ReplayingPage { frame, form, layouts, places, roles, preview, refused, fingerprint };
-    Ok(with_status(&shown, problem))
+    let template = ReplayingPage { frame, form, layouts, places, roles, preview, refused, fingerprint };
+    Ok(with_status(&template, problem))
 }
 
 /// Returns true if a document is meant: it is selected, or no layout but a document is given.

@@ -88,7 +88,7 @@ impl ReplayShareRow {
 /// The steps of the layout with their results, and the other commands.
 fn rows(replay: &Replay, steps: Option<&[LayoutStep]>) -> (Vec<ReplayStepRow>, Vec<ExecutedStep>) {
     let of_step = |number: usize| replay.steps.iter().find(|taken| !taken.undo && taken.step == Some(number));
-    let known = replay.expected.as_ref().map_or(0, Vec::len).max(steps.map_or(0, <[LayoutStep]>::len));
+    let count = replay.expected.as_ref().map_or(0, Vec::len).max(steps.map_or(0, <[LayoutStep]>::len));
     let highest = replay.steps.iter().filter(|taken| !taken.undo).filter_map(|taken| taken.step).max();
     let mut differed = false;
     let row = |number: usize| {
@@ -114,7 +114,7 @@ fn rows(replay: &Replay, steps: Option<&[LayoutStep]>) -> (Vec<ReplayStepRow>, V
             duration_us: taken.map(|taken| taken.duration_us),
         }
     };
-    let rows = (0..known.max(highest.map_or(0, |highest| highest + 1))).map(row).collect();
+    let rows = (0..count.max(highest.map_or(0, |highest| highest + 1))).map(row).collect();
     let beside = |taken: &&ExecutedStep| taken.undo || taken.step.is_none();
     (rows, replay.steps.iter().filter(beside).cloned().collect())
 }
@@ -162,8 +162,8 @@ fn milliseconds(us: u64) -> String {
 }
 
 pub(super) async fn list(call: Call, query: ListQuery) -> Reply {
-    let found = async { call.app.service.replays(&call.ctx, &query.page()?).await };
-    Ok(query.list(&call, Section::Replays, &[], found).await?.answer(|page| ReplaysPage { page }))
+    let replays = async { call.app.service.replays(&call.ctx, &query.page()?).await };
+    Ok(query.list(&call, Section::Replays, &[], replays).await?.answer(|page| ReplaysPage { page }))
 }
 
 pub(super) async fn show(call: Call, Path(id): Path<Uuid>) -> Reply {

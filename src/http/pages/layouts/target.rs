@@ -82,11 +82,11 @@ impl Places {
         let choice = |(place, role): (usize, Role)| {
             let typed = form.text(&format!("gpu-{role}")).to_owned();
             let typed = offered.iter().find(|gpu| gpu.as_str() == typed);
-            let kept = held.and_then(|held| held.gpu_map.get(&role));
+            let mapped = held.and_then(|held| held.gpu_map.get(&role));
             let by_index = usize::try_from(role).ok().and_then(|role| of_sku.get(role).copied());
             let by_index = by_index.filter(|gpu| offered.contains(gpu));
             let chosen =
-                typed.or(kept).or(by_index).or_else(|| offered.get(place)).or_else(|| offered.first());
+                typed.or(mapped).or(by_index).or_else(|| offered.get(place)).or_else(|| offered.first());
             let gpu = |uuid: &GpuUuid| GpuChoice {
                 uuid: uuid.clone(),
                 called: self.names.name(uuid),

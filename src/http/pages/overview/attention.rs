@@ -39,28 +39,28 @@ pub(super) async fn all(
     banner: &Banner,
 ) -> Result<Vec<Attention>, Problem> {
     let Call { app, ctx } = call;
-    let mut found = Vec::new();
+    let mut items = Vec::new();
     let host = app.service.host(ctx).await?;
-    found.extend(of_host(&host, call.now()));
+    items.extend(of_host(&host, call.now()));
     // While the manager waits for the driver, the GPUs are unknown, and are not reported as missing in addition.
     if host.read_only.is_some_and(|read_only| read_only.waiting_for_driver) {
-        return Ok(found);
+        return Ok(items);
     }
     let maintenance = app.service.maintenance(ctx, false).await?;
-    found.extend(maintenance.state.map(of_maintenance));
+    items.extend(maintenance.state.map(of_maintenance));
     let rests = |row: &DaemonSummary| maintenance.daemons.contains(&row.daemon.name);
-    found.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row), banner)));
-    found.extend(gpus.iter().flat_map(|row| of_gpu(row, banner)));
-    found.sort_by_key(|attention| attention.tone);
-    Ok(found)
+    items.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row), banner)));
+    items.extend(gpus.iter().flat_map(|row| of_gpu(row, banner)));
+    items.sort_by_key(|attention| attention.tone);
+    Ok(items)
 }
 
 fn of_host(host: &HostView, now: i64) -> Vec<Attention> {
-    let mut found = Vec::new();
+    let mut items = Vec::new();
     let settings = || PageLink::new("/settings", "Settings");
     if let Some(read_only) = host.read_only.as_ref().filter(|read_only| !read_only.waiting_for_driver) {
         let what = "This host is read-only";
-        found.push(attention(Tone::Bad, what, &read_only.reason, settings()));
+        items.push(attention(Tone::Bad, what, &read_only.reason, settings()));
     }
     for condition in &host.conditions {
         let what = match condition.kind {
@@ -73,28 +73,28 @@ fn of_host(host: &HostView, now: i64) -> Vec<Attention> {
             ConditionType::EngineFilesNotWritten => "Container engines and systemd are not given the tenants",
             _ => "The database lost its last writes",
         };
-        found.push(attention(Tone::Bad, what, &condition.message, settings()));
+        items.push(attention(Tone::Bad, what, &condition.message, settings()));
     }
     if host.listening.insecure {
         let why = "callers beyond this host are served without TLS, so anyone on the network can read and change what is sent: \
                    configure a certificate (docs/wire.md)";
-        found.push(attention(Tone::Warn, "Served without TLS", why, settings()));
+        items.push(attention(Tone::Warn, "Served without TLS", why, settings()));
     }
     if let Some(tls) = &host.listening.tls {
         if let Some(error) = &tls.reload_error {
-            found.push(attention(Tone::Bad, "The new certificate is not in use", error, settings()));
+            items.push(attention(Tone::Bad, "The new certificate is not in use", error, settings()));
         }
         if tls.not_after - now < RENEWAL_MS {
             let why = format!("it is valid until {}: replace it", Moment(tls.not_after));
-            found.push(attention(Tone::Warn, "The certificate expires soon", why, settings()));
+            items.push(attention(Tone::Warn, "The certificate expires soon", why, settings()));
         }
     }
     // Missing scopes are shown in the settings: without systemd nothing can be done about it.
     if host.isolation.private_mounts == Some(true) {
         let why = host.isolation.remarks.last().map_or("", String::as_str);
-        found.push(attention(Tone::Warn, "Other processes may not find the daemons", why, settings()));
+        items.push(attention(Tone::Warn, "Other processes may not find the daemons", why, settings()));
     }
-    found
+    items
 }
 
 fn of_maintenance(state: MaintenanceState) -> Attention {
@@ -105,7 +105,7 @@ fn of_maintenance(state: MaintenanceState) -> Attention {
 /// The conditions of a daemon; one that `rests` is stopped for maintenance, which is shown separately.
 fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention> {
     let name = &row.daemon.name;
-    let mut found = Vec::new();
+    let mut items = Vec::new();
     let place = |below: &str, label: &str| PageLink::new(format!("/daemons/{name}{below}"), label);
     let Some(status) = &row.daemon.status else {
         let what = format!("Daemon {name} is not looked after");
@@ -129,17 +129,17 @@ fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention
     };
     if !expected && !banner.covers(name, covered) {
         let what = format!("Daemon {name}: {}", row.badge.words());
-        found.push(attention(row.badge.tone, what, why(status), place(below, remedy)));
+        items.push(attention(row.badge.tone, what, why(status), place(below, remedy)));
     }
     if !row.daemon.spec.schedulable {
         let why = "it takes no new processes; connected ones keep running";
         let what = format!("Daemon {name} is cordoned");
-        found.push(attention(Tone::Quiet, what, why, place("#actions", "Uncordon it")));
+        items.push(attention(Tone::Quiet, what, why, place("#actions", "Uncordon it")));
     }
     if status.drift.present && !banner.covers(name, &[IncidentKind::Drift]) {
         let what = format!("Settings of daemon {name} were changed by someone else");
         let last: Vec<String> = status.drift.last.iter().map(ToString::to_string).collect();
-        found.push(attention(Tone::Warn, what, last.join("; "), place("#drift", "Compare")));
+        items.push(attention(Tone::Warn, what, last.join("; "), place("#drift", "Compare")));
     }
     if let Some(layout) = &status.layout {
         let drifted = "someone else created or removed partitions after it was applied";
@@ -154,7 +154,7 @@ fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention
             LayoutState::Pending | LayoutState::Applying | LayoutState::Applied => None,
         };
         let problem = problem.filter(|(.., covered)| !banner.covers(name, &[*covered]));
-        found.extend(problem.map(|(tone, word, why, _)| {
+        items.extend(problem.map(|(tone, word, why, _)| {
             let what = format!("The layout of daemon {name} {word}");
             attention(tone, what, why, place("#layout", "Show layout"))
         }));
@@ -163,9 +163,9 @@ fn of_daemon(row: &DaemonSummary, rests: bool, banner: &Banner) -> Vec<Attention
     if waiting > 0 {
         let what = format!("{waiting} wait for daemon {name}");
         let why = "it serves one user at a time, so they wait until the clients of another user have ended";
-        found.push(attention(Tone::Warn, what, why, place("#clients", "Show its clients")));
+        items.push(attention(Tone::Warn, what, why, place("#clients", "Show its clients")));
     }
-    found
+    items
 }
 
 /// Returns the reason for which a daemon is not ready, from its conditions.
@@ -175,13 +175,13 @@ fn why(status: &DaemonStatus) -> String {
 }
 
 fn of_gpu(row: &GpuRow, banner: &Banner) -> Vec<Attention> {
-    let mut found = Vec::new();
+    let mut items = Vec::new();
     let called = row.called();
     let open = || PageLink::new(format!("/gpus/{}", row.key()), "Show GPU");
     let is_covered = |kind| banner.covers_gpu(row.key(), kind);
     if !row.gpu.present && !is_covered(IncidentKind::GpuMissing) {
         let why = "the driver does not list it, or cannot describe it, but a daemon needs it: check the host, or replace the GPU";
-        found.push(attention(Tone::Bad, format!("{called}: its daemon is blocked"), why, open()));
+        items.push(attention(Tone::Bad, format!("{called}: its daemon is blocked"), why, open()));
     }
     // A GPU without a daemon is not monitored for bypasses.
     if row.bypasses > 0 && row.gpu.daemon.is_some() && !is_covered(IncidentKind::Bypass) {
@@ -190,13 +190,13 @@ fn of_gpu(row: &GpuRow, banner: &Banner) -> Vec<Attention> {
             several => format!("{several} processes bypass MPS on {called}"),
         };
         let why = "no limit applies to it: end it, or set the daemon's compute mode to exclusive_process";
-        found.push(attention(Tone::Warn, what, why, open()));
+        items.push(attention(Tone::Warn, what, why, open()));
     }
     if let Some(memory) = row.memory.filter(Gauge::is_overcommitted) {
         let (over, limits, total) = (memory.over(), memory.limits, memory.total);
         let what = format!("{called}: limits exceed memory by {over} ({limits} of {total})");
         let why = "its tenants cannot use all of their limits at once";
-        found.push(attention(Tone::Quiet, what, why, open()));
+        items.push(attention(Tone::Quiet, what, why, open()));
     }
-    found
+    items
 }

@@ -48,7 +48,7 @@ impl OverviewPage {
 
     /// Everything that needs attention, in one line.
     fn summary(&self) -> String {
-        let urgent = self.attention.iter().filter(|one| one.tone != Tone::Quiet).count();
+        let urgent = self.attention.iter().filter(|item| item.tone != Tone::Quiet).count();
         // Incidents have their own place, above the rest.
         if self.banner.open > 0 {
             let incidents = format!("{} open", counted(self.banner.open, "incident"));
@@ -80,8 +80,8 @@ impl OverviewPage {
 
 pub(super) async fn show(call: Call) -> Reply {
     let Call { app, ctx } = &call;
-    if let Some(own) = ctx.actor.scope() {
-        return Ok(Redirect::to(&format!("/tenants/{own}")).into_response());
+    if let Some(tenant) = ctx.actor.scope() {
+        return Ok(Redirect::to(&format!("/tenants/{tenant}")).into_response());
     }
     let (gpus, daemons) = (call.gpus().await?, daemon_rows(&call).await?);
     let filter = EventFilter { types: relevant_types(), ..EventFilter::default() };
@@ -90,7 +90,7 @@ pub(super) async fn show(call: Call) -> Reply {
     let mut attention = attention::all(&call, &daemons, &gpus, &banner).await?;
     let tenants = app.service.tenants(ctx, &TenantFilter::default(), &Page::first(MAX_LIMIT)).await?.items;
     attention.extend(tenants::of_tenants(&daemons, &tenants));
-    attention.sort_by_key(|one| one.tone);
+    attention.sort_by_key(|item| item.tone);
     let under_way = under_way(&call, None).await?;
     let frame = call.frame(Section::Overview, "Overview").await.live();
     let names = GpuDisplayNames::of(&gpus);

@@ -16,11 +16,11 @@ pub(super) fn of_tenants(daemons: &[DaemonSummary], tenants: &[TenantView]) -> V
         (&row.daemon.name, conditions)
     });
     let tenants = tenants.iter();
-    let found = attention_items(
+    let items = attention_items(
         daemons,
         tenants.map(|tenant| (&tenant.name, &tenant.spec.daemon, &tenant.status.conditions[..])),
     );
-    found.iter().filter(|item| !item.tenants.is_empty()).map(attention).collect()
+    items.iter().filter(|item| !item.tenants.is_empty()).map(attention).collect()
 }
 
 fn attention(item: &AttentionItem<'_>) -> Attention {

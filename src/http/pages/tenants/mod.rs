@@ -67,7 +67,7 @@ list_page!(TenantsPage, "tenants.html", TenantView);
 /// The share of the SMs in a list: its partitions, or that of the spec.
 fn listed_share(tenant: &TenantView) -> String {
     let partitions = tenant.status.effective.iter().flat_map(|effective| &effective.threads.partitions);
-    match joined(partitions.map(|one| &one.partition), ", ") {
+    match joined(partitions.map(|share| &share.partition), ", ") {
         none if none.is_empty() => share(tenant),
         names => format!("partition {names}"),
     }
@@ -90,14 +90,14 @@ fn share(tenant: &TenantView) -> String {
         (None, Some(percentage)) => format!("{percentage} %"),
         (None, None) => {
             let mut shares = tenant.status.provisioning.iter().flat_map(|provisioning| &provisioning.shares);
-            let own = shares.find(|share| share.tenant == tenant.name);
-            or_dash(own.map(|share| format!("{} %", share.active_thread_percentage)))
+            let share = shares.find(|share| share.tenant == tenant.name);
+            or_dash(share.map(|share| format!("{} %", share.active_thread_percentage)))
         }
     }
 }
 
 async fn all(call: Call, query: ListQuery) -> Reply {
-    let found = async {
+    let tenants = async {
         let daemon = query.parsed("daemon", DaemonName::parse)?;
         let text = query.text("q").map(str::to_lowercase);
         let filter = TenantFilter { daemon, text, ..TenantFilter::default() };
@@ -105,7 +105,7 @@ async fn all(call: Call, query: ListQuery) -> Reply {
         tenants.items.sort_by_cached_key(|tenant| tenant.name.natural_key());
         Ok(tenants)
     };
-    let page = query.list(&call, Section::Tenants, &["q", "daemon"], found).await?;
+    let page = query.list(&call, Section::Tenants, &["q", "daemon"], tenants).await?;
     Ok(page.with_daemons(&call).await?.answer(|page| TenantsPage { page }))
 }
 
@@ -147,8 +147,8 @@ impl TenantPage {
     }
 
     /// A value that a CUDA client saw, or that was configured.
-    fn words(&self, one: &SettingComparison, value: &SettingValue) -> String {
-        value.words(one.setting, |gpu| self.gpus.name(gpu))
+    fn words(&self, compared: &SettingComparison, value: &SettingValue) -> String {
+        value.words(compared.setting, |gpu| self.gpus.name(gpu))
     }
 }
 
@@ -299,8 +299,8 @@ fn usable(tenant: &TenantView, limit: &EffectiveMemory) -> Option<String> {
 
 /// Describes how the daemon's strategy determines the share of a tenant.
 fn by_strategy(provisioning: &ProvisioningStatus, tenant: &TenantName) -> String {
-    let own = provisioning.shares.iter().find(|share| share.tenant == *tenant);
-    let weight = own.filter(|_| provisioning.strategy == ProvisioningStrategy::Weighted);
+    let share = provisioning.shares.iter().find(|share| share.tenant == *tenant);
+    let weight = share.filter(|_| provisioning.strategy == ProvisioningStrategy::Weighted);
     let weight = weight.map(|share| format!(", weight {}", share.weight)).unwrap_or_default();
     let clients = counted(provisioning.clients, "client");
     format!("daemon's strategy: {} over {clients}{weight}", provisioning.strategy.as_str())

@@ -84,7 +84,7 @@ impl EngineFileWriter {
     /// Requests an update of the files, and waits until they have this generation of a tenant.
     pub(super) async fn await_tenant(&self, tenant: &TenantName, generation: i64, longest: Duration) {
         let is_so = |(_, files): &(BTreeSet<_>, BTreeMap<_, i64>)| {
-            files.get(tenant).is_some_and(|kept| *kept >= generation)
+            files.get(tenant).is_some_and(|written| *written >= generation)
         };
         let mut listed = self.listed.subscribe();
         if is_so(&listed.borrow()) {
@@ -120,8 +120,8 @@ impl EngineFileWriter {
         let is_written = matches!(specification, Some(Ok(())));
         let devices = if is_written { files.devices.clone() } else { BTreeSet::new() };
         let has_failed = environments.is_err() || matches!(specification, Some(Err(_)));
-        let kept = if has_failed { BTreeMap::new() } else { files.generations.clone() };
-        self.listed.send_replace((devices, kept));
+        let generations = if has_failed { BTreeMap::new() } else { files.generations.clone() };
+        self.listed.send_replace((devices, generations));
         specification.into_iter().chain([environments]).filter_map(Result::err).collect()
     }
 }
@@ -169,8 +169,8 @@ fn keep_environments(directory: &Path, desired: &BTreeMap<TenantName, (u32, Stri
     if !desired.is_empty() {
         make_directory(directory).map_err(failed)?;
     }
-    let found = Trust::own().check_no_link(directory, Content::Directory);
-    if found.map_err(|untrusted| untrusted.to_string())?.is_none() {
+    let checked = Trust::own().check_no_link(directory, Content::Directory);
+    if checked.map_err(|untrusted| untrusted.to_string())?.is_none() {
         return Ok(());
     }
     access::PASSED.keep(directory).map_err(failed)?;
@@ -204,9 +204,9 @@ fn make_directory(path: &Path) -> io::Result<()> {
 /// Those who start units and containers read it as root, and so may this `user`: limits and sockets are nobody else's business.
 fn replace(path: &Path, text: &str, user: Option<u32>) -> io::Result<()> {
     let access = PathAccess::read_by(user);
-    let has_length = |found: fs::Metadata| found.is_file() && found.len() == text.len() as u64;
+    let has_length = |metadata: fs::Metadata| metadata.is_file() && metadata.len() == text.len() as u64;
     if fs::symlink_metadata(path).is_ok_and(has_length)
-        && fs::read(path).is_ok_and(|found| found == text.as_bytes())
+        && fs::read(path).is_ok_and(|content| content == text.as_bytes())
     {
         return access.keep(path).map(drop);
     }

@@ -52,19 +52,19 @@ impl Backend {
     pub async fn keep_engine_files(self: Arc<Self>, every: Duration) {
         let mut commits = self.parts.store.committed();
         let mut handouts = self.parts.fleet.context().handouts.changes();
-        let (mut kept, mut due) = (None, Instant::now());
+        let (mut last, mut due) = (None, Instant::now());
         let mut is_requested = false;
         loop {
             let is_due = is_requested || Instant::now() >= due;
             self.engine_files.pass(false);
-            if let Err(error) = self.refresh_engine_files(&mut kept, is_due).await {
+            if let Err(error) = self.refresh_engine_files(&mut last, is_due).await {
                 tracing::warn!(%error, "the files for container engines and systemd could not be brought up to date");
             }
             self.engine_files.pass(true);
             if is_due {
                 due = Instant::now() + every;
             }
-            due = due.min(self.next_expiry(kept.as_ref()).unwrap_or(due));
+            due = due.min(self.next_expiry(last.as_ref()).unwrap_or(due));
             is_requested = false;
             let mut requested = pin!(self.engine_files.requested());
             let woken = tokio::select! {
@@ -86,16 +86,16 @@ impl Backend {
         }
     }
 
-    /// Updates the files, unless their inputs are equal to those `kept` last.
-    async fn refresh_engine_files(&self, kept: &mut Option<EngineFileSources>, is_due: bool) -> Result<()> {
+    /// Updates the files, unless their inputs are equal to the `last` ones.
+    async fn refresh_engine_files(&self, last: &mut Option<EngineFileSources>, is_due: bool) -> Result<()> {
         let sources = self.engine_file_sources().await?;
-        if !is_due && kept.as_ref() == Some(&sources) {
+        if !is_due && last.as_ref() == Some(&sources) {
             return Ok(());
         }
         let files = self.engine_files(&sources).await?;
         let problems = self.blocking_write(move |writer| writer.keep(&files)).await;
         self.report_engine_files(&problems);
-        *kept = Some(sources);
+        *last = Some(sources);
         Ok(())
     }
 
@@ -132,9 +132,9 @@ impl Backend {
     }
 
     /// Returns the next time at which a tenant of the files expires, since no commit or handout reports that.
-    fn next_expiry(&self, kept: Option<&EngineFileSources>) -> Option<Instant> {
+    fn next_expiry(&self, last: Option<&EngineFileSources>) -> Option<Instant> {
         let now = self.parts.clock.unix_ms();
-        let later = kept?.tenants.iter().filter_map(|tenant| tenant.spec.expires_at).filter(|at| *at > now);
+        let later = last?.tenants.iter().filter_map(|tenant| tenant.spec.expires_at).filter(|at| *at > now);
         let wait = u64::try_from(later.min()? - now).unwrap_or_default();
         Some(Instant::now() + Duration::from_millis(wait))
     }
@@ -186,9 +186,9 @@ impl Backend {
             return Ok(EngineFiles::default());
         }
         let gpus = self.held_gpus().await?;
-        let shown: Vec<(&Tenant, &Daemon)> =
+        let pairs: Vec<(&Tenant, &Daemon)> =
             handed_out.iter().map(|(tenant, daemon, _)| (*tenant, *daemon)).collect();
-        let blockers = self.tenant_blockers(shown.into_iter()).await?;
+        let blockers = self.tenant_blockers(pairs.into_iter()).await?;
         // A tenant's own name is its device, whether or not it is handed out now.
         let mut names: BTreeSet<String> = tenants.iter().map(|tenant| tenant.name.to_string()).collect();
         let (mut devices, mut environments, mut generations) = (Vec::new(), BTreeMap::new(), BTreeMap::new());

@@ -64,8 +64,8 @@ impl Service {
     ) -> Result<HeldLease> {
         let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
         backend.stored_tenant(name).await?;
-        let found = backend.held_leases(name).await?.into_iter().find(|lease| lease.id == id);
-        found.ok_or_else(|| no_lease(id))
+        let lease = backend.held_leases(name).await?.into_iter().find(|lease| lease.id == id);
+        lease.ok_or_else(|| no_lease(id))
     }
 
     /// Revokes the lease of a process, which keeps running.

@@ -44,26 +44,26 @@ pub enum LeaseCaller {
 
 /// The process of a request; refused if it cannot be a client of a tenant with this user.
 pub(super) fn holder_of(request: LeaseRequest, caller: LeaseCaller, uid: u32) -> Result<Identity> {
-    let found = match request.kind {
+    let holder = match request.kind {
         LeaseKind::Own => peer(request, caller)?,
         LeaseKind::Recorded => named(request)?,
     };
-    if let Some(start_time) = request.start_time.filter(|start_time| *start_time != found.start_time) {
+    if let Some(start_time) = request.start_time.filter(|start_time| *start_time != holder.start_time) {
         return Err(field!(
             "/start_time",
             "process {} started at {} and not at {start_time}: the process ID was reused, so find the process again",
-            found.pid,
-            found.start_time
+            holder.pid,
+            holder.start_time
         ));
     }
     let refused = |why: String| Err(ServiceError::field("/pid", why));
-    if let Some(what) = never_a_client(found.pid) {
+    if let Some(role) = never_a_client(holder.pid) {
         return refused(format!(
-            "process {} is {what}, which is never a client of a tenant: name the process of the application",
-            found.pid
+            "process {} is {role}, which is never a client of a tenant: name the process of the application",
+            holder.pid
         ));
     }
-    match (process::uid(found.pid), request.kind) {
+    match (process::uid(holder.pid), request.kind) {
         (Some(of), _) if of == uid => {}
         // `mps-manager run` calls as root and then becomes the tenant's user.
         (Some(0), LeaseKind::Own) => {}
@@ -71,15 +71,15 @@ pub(super) fn holder_of(request: LeaseRequest, caller: LeaseCaller, uid: u32) ->
             return refused(format!(
                 "process {} runs as uid {of}, and the tenant's processes run as uid {uid}: run it as that user, or change \
                  the tenant's uid",
-                found.pid
+                holder.pid
             ));
         }
-        (None, _) => return refused(ended(found.pid)),
+        (None, _) => return refused(ended(holder.pid)),
     }
-    if !process::is_alive(found) {
-        return refused(ended(found.pid));
+    if !process::is_alive(holder) {
+        return refused(ended(holder.pid));
     }
-    Ok(found)
+    Ok(holder)
 }
 
 fn ended(pid: u32) -> String {

@@ -162,8 +162,8 @@ impl Backend {
         let clients = families_of(&of_daemon, &name);
         of_daemon.retain(|client| client.daemon == tenant.spec.daemon);
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
-        let known = gpus.clone();
-        let seen: Vec<Gpu> = gpus.into_iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
+        let all_gpus = gpus.clone();
+        let visible: Vec<Gpu> = gpus.into_iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
         let boot_id = self.parts.fleet.context().boot_id.clone();
         let (max, uid) = (tenant.spec.max_clients, tenant.spec.uid);
         let (command, clock) = (command_of(holder.pid), self.parts.clock);
@@ -183,7 +183,7 @@ impl Backend {
             occupy(&mut *db, &now, holder, &placement, &boot_id, clock.unix_ms()).await?;
             let neighbours = store::tenants::of_daemon(&mut *db, &tenant.spec.daemon).await?;
             // The environment would hold the share that it had beside others.
-            if share_basis(&before, &neighbours, &known)? != basis {
+            if share_basis(&before, &neighbours, &all_gpus)? != basis {
                 return Ok((false, TransactionEnd::RollBack));
             }
             let records = store::leases::records(&mut *db, &boot_id).await?;
@@ -195,7 +195,7 @@ impl Backend {
             refuse_over_max(&name, max, places_taken(&clients, &leases.of_tenant))?;
             // What MPS does with a process that runs already is decided.
             if leases.kind == LeaseKind::Own && of_daemon.iter().all(|client| client.id != holder) {
-                refuse_if_full(&seen, &of_daemon, &leases.others, &neighbours, ceiling)?;
+                refuse_if_full(&visible, &of_daemon, &leases.others, &neighbours, ceiling)?;
             }
             let record = LeaseRecord {
                 lease: Lease { holder, tenant: name },
@@ -334,10 +334,10 @@ fn refuse_if_full(
             ancestors: client.ancestors.clone(),
             connections: client.connections,
         };
-        let here: Vec<Occupant> = clients.iter().filter(is_here).map(occupant).collect();
+        let present: Vec<Occupant> = clients.iter().filter(is_here).map(occupant).collect();
         let admitted = leased.iter().filter(|lease| of(&lease.tenant).is_some_and(sees));
         let admitted: Vec<ClientId> = admitted.map(|lease| lease.holder).collect();
-        if let Some(no_room) = occupancy::no_room(&here, &admitted, gpu.client_ceiling(ceiling)) {
+        if let Some(no_room) = occupancy::no_room(&present, &admitted, gpu.client_ceiling(ceiling)) {
             let full = format!("GPU {} {no_room}", gpu.index);
             let remedy = "wait for one to end (mps-manager run --wait), or use another GPU";
             return Err(no_slot(full, remedy, Lacking::GpuSlot));

@@ -54,8 +54,8 @@ pub(in crate::service) struct LaunchQueue {
 
 impl Default for LaunchQueue {
     fn default() -> Self {
-        let own = host::process::identify(std::process::id()).map_or(0, |own| own.start_time);
-        Self { launches: Mutex::default(), is_alive, started: (Instant::now(), own) }
+        let start_time = host::process::identify(std::process::id()).map_or(0, |process| process.start_time);
+        Self { launches: Mutex::default(), is_alive, started: (Instant::now(), start_time) }
     }
 }
 
@@ -70,10 +70,10 @@ impl Drop for PendingLaunch<'_> {
     fn drop(&mut self) {
         let mut launches = self.queue.launches();
         let WaitingLaunches { waiters, deciding, .. } = &mut *launches;
-        if let Some(at) = deciding.iter().position(|one| *one == self.holder) {
+        if let Some(at) = deciding.iter().position(|holder| *holder == self.holder) {
             deciding.swap_remove(at);
         }
-        for waiter in waiters.iter_mut().filter(|one| one.holder == self.holder) {
+        for waiter in waiters.iter_mut().filter(|waiter| waiter.holder == self.holder) {
             waiter.seen = Instant::now();
         }
     }
@@ -110,10 +110,10 @@ impl LaunchQueue {
         gpus: &[GpuUuid],
     ) -> Option<(usize, Lacking)> {
         let launches = self.launches();
-        let before = launches.waiters.iter().take_while(|one| one.holder != holder);
-        let mut before = before.filter(|one| {
-            let same_gpu = || one.gpus.iter().any(|gpu| gpus.contains(gpu));
-            one.tenant == *tenant || (one.lacking == Lacking::GpuSlot && same_gpu())
+        let before = launches.waiters.iter().take_while(|waiter| waiter.holder != holder);
+        let mut before = before.filter(|waiter| {
+            let same_gpu = || waiter.gpus.iter().any(|gpu| gpus.contains(gpu));
+            waiter.tenant == *tenant || (waiter.lacking == Lacking::GpuSlot && same_gpu())
         });
         let first = before.next()?.lacking;
         Some((before.count() + 1, first))
@@ -125,11 +125,11 @@ impl LaunchQueue {
         let returns = self.may_return(holder);
         let mut launches = self.launches();
         let waiters = &mut launches.waiters;
-        match waiters.iter_mut().find(|one| one.holder == holder && one.tenant == *tenant) {
+        match waiters.iter_mut().find(|waiter| waiter.holder == holder && waiter.tenant == *tenant) {
             Some(waiter) => (waiter.seen, waiter.lacking, waiter.gpus) = (Instant::now(), lacking, gpus),
             None => {
-                let age = |one: ClientId| (one.start_time, one.pid);
-                let after = waiters.iter().position(|one| returns && age(one.holder) > age(holder));
+                let age = |process: ClientId| (process.start_time, process.pid);
+                let after = waiters.iter().position(|waiter| returns && age(waiter.holder) > age(holder));
                 let waiter = Waiter { holder, tenant: tenant.clone(), gpus, lacking, seen: Instant::now() };
                 waiters.insert(after.unwrap_or(waiters.len()), waiter);
             }
@@ -138,17 +138,17 @@ impl LaunchQueue {
 
     /// Removes a process that got its slot.
     pub(super) fn leave(&self, holder: ClientId) {
-        self.launches().waiters.retain(|one| one.holder != holder);
+        self.launches().waiters.retain(|waiter| waiter.holder != holder);
     }
 
     /// Counts the waiting processes of a tenant.
     pub(in crate::service) fn count(&self, tenant: &TenantName) -> u64 {
         let launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = launches
+        let waiting = launches
             .waiters
             .iter()
-            .filter(|one| one.tenant == *tenant && self.keeps_turn(one, &launches.deciding));
-        u64::try_from(own.count()).unwrap_or(u64::MAX)
+            .filter(|waiter| waiter.tenant == *tenant && self.keeps_turn(waiter, &launches.deciding));
+        u64::try_from(waiting.count()).unwrap_or(u64::MAX)
     }
 
     /// Counts the waiting processes of each tenant.
@@ -163,13 +163,13 @@ impl LaunchQueue {
     fn launches(&self) -> MutexGuard<'_, WaitingLaunches> {
         let mut launches = self.launches.lock().unwrap_or_else(PoisonError::into_inner);
         let WaitingLaunches { waiters, deciding, .. } = &mut *launches;
-        waiters.retain(|one| self.keeps_turn(one, deciding));
+        waiters.retain(|waiter| self.keeps_turn(waiter, deciding));
         launches
     }
 
-    fn keeps_turn(&self, one: &Waiter, deciding: &[ClientId]) -> bool {
-        let repeats = one.seen.elapsed() < FORGOTTEN || deciding.contains(&one.holder);
-        repeats && (self.is_alive)(one.holder)
+    fn keeps_turn(&self, waiter: &Waiter, deciding: &[ClientId]) -> bool {
+        let repeats = waiter.seen.elapsed() < FORGOTTEN || deciding.contains(&waiter.holder);
+        repeats && (self.is_alive)(waiter.holder)
     }
 }
 

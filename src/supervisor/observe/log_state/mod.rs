@@ -186,11 +186,11 @@ impl LogState {
         }
         let matters = self.session == LoggedSessionOwner::Others && changes_something(line);
         if matters {
-            let shown: String = line.chars().take(120).collect();
+            let short: String = line.chars().take(120).collect();
             if line.split_ascii_whitespace().next() == Some("quit") {
-                self.quit = Some(shown.clone());
+                self.quit = Some(short.clone());
             }
-            self.foreign = Some(shown);
+            self.foreign = Some(short);
         }
         matters
     }

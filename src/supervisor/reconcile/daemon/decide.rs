@@ -66,7 +66,7 @@ impl DaemonReconciler {
             return ReconcileStep::Stop;
         }
         let due = now >= self.next_poll_at() || self.poll_now;
-        let Some(seen) = self.seen.as_ref().filter(|_| self.wedged.is_none() && self.poll_failure.is_none())
+        let Some(read) = self.seen.as_ref().filter(|_| self.wedged.is_none() && self.poll_failure.is_none())
         else {
             // The daemon was not read yet or does not answer, so it is only read.
             return self.poll_or_wait(due);
@@ -75,7 +75,7 @@ impl DaemonReconciler {
         if self.needs_restart(desired) || self.lost.is_some() {
             return self.poll_or_wait(due);
         }
-        self.decide_settings(desired, seen, clients, due, now)
+        self.decide_settings(desired, read, clients, due, now)
     }
 
     fn poll_or_wait(&self, due: bool) -> ReconcileStep {
@@ -98,16 +98,16 @@ impl DaemonReconciler {
     fn decide_settings(
         &self,
         desired: &Desired,
-        seen: &Effective,
+        read: &Effective,
         clients: usize,
         due: bool,
         now: i64,
     ) -> ReconcileStep {
-        let wrong = self.to_write(desired, seen);
-        let timeout = if seen.servers.is_empty() { SERVER_LISTED_MS } else { SERVER_START_MS };
+        let wrong = self.to_write(desired, read);
+        let timeout = if read.servers.is_empty() { SERVER_LISTED_MS } else { SERVER_START_MS };
         // A server of another user that is up by now does not answer the request: tenants came or left meanwhile.
         let starting = self.server_requested.is_some_and(|request| {
-            now - request.at < timeout && (request.uid == desired.server_uid || !seen.is_serving())
+            now - request.at < timeout && (request.uid == desired.server_uid || !read.is_serving())
         });
         if !wrong.is_empty() && (self.writes < EAGER_WRITES || due) {
             return ReconcileStep::Sync(wrong);
@@ -116,13 +116,13 @@ impl DaemonReconciler {
             // MPS itself may have replaced a server that died: none is started before the daemon was read.
             return ReconcileStep::Sync(wrong);
         }
-        let serving = seen.is_serving();
+        let serving = read.is_serving();
         let is_unread = serving && self.applied != desired.generation && self.is_complete(desired);
-        if is_unread && differences(desired, seen).is_empty() {
+        if is_unread && differences(desired, read).is_empty() {
             // The settings are the same under a new generation: the daemon is ready only once they were read under it.
             return ReconcileStep::Sync(wrong);
         }
-        let needs_server = seen.servers.is_empty() || (serves_another_user(desired, seen) && clients == 0);
+        let needs_server = read.servers.is_empty() || (serves_another_user(desired, read) && clients == 0);
         if needs_server && !starting && now >= self.server_retry_at {
             return ReconcileStep::StartServer(desired.server_uid);
         }
@@ -141,10 +141,10 @@ impl DaemonReconciler {
     }
 
     /// Returns the settings to write: all that differ, except those that others changed if the policy is only to report drift.
-    fn to_write(&self, desired: &Desired, seen: &Effective) -> Vec<SettingDifference> {
-        let mut wrong = differences(desired, seen);
+    fn to_write(&self, desired: &Desired, read: &Effective) -> Vec<SettingDifference> {
+        let mut wrong = differences(desired, read);
         if desired.drift_policy == DriftPolicy::Report {
-            let theirs = drifted(desired, seen, &wrong);
+            let theirs = drifted(desired, read, &wrong);
             let theirs: Vec<_> =
                 theirs.into_iter().filter(|(changed, _)| self.was_held(desired, changed)).collect();
             wrong.retain(|difference| theirs.iter().all(|(changed, _)| changed != difference));

@@ -131,15 +131,15 @@ impl DaemonReconciler {
 
     /// Removes servers that died, which ends readiness before the next poll.
     pub fn server_died(&mut self, alive: impl Fn(Identity) -> bool) {
-        if let Some(seen) = &mut self.seen {
-            seen.servers.retain(|server| alive(server.into()));
+        if let Some(effective) = &mut self.seen {
+            effective.servers.retain(|server| alive(server.into()));
         }
         self.poll_now = true;
     }
 
     /// Takes the result of the search for an earlier process.
-    pub fn searched(&mut self, found: Result<Option<ControlProcess>, Blocker>, now: i64) {
-        match found {
+    pub fn searched(&mut self, search: Result<Option<ControlProcess>, Blocker>, now: i64) {
+        match search {
             Ok(process) => {
                 self.searched = true;
                 self.blocker = None;
@@ -168,7 +168,7 @@ impl DaemonReconciler {
 
     /// Returns the partitions that the last poll lists.
     pub fn listed(&self) -> Option<&[GpuPartitions]> {
-        self.seen.as_ref().and_then(|seen| seen.partitions.as_deref())
+        self.seen.as_ref().and_then(|effective| effective.partitions.as_deref())
     }
 
     /// Returns true if nothing is left to do for the layout.

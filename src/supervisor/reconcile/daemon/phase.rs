@@ -39,10 +39,10 @@ impl DaemonReconciler {
             && !self.needs_restart(desired)
             && self.lost.is_none()
             && self.is_complete(desired)
-            && self.seen.as_ref().is_some_and(|seen| {
-                seen.is_serving()
-                    && !serves_another_user(desired, seen)
-                    && differences(desired, seen).is_empty()
+            && self.seen.as_ref().is_some_and(|effective| {
+                effective.is_serving()
+                    && !serves_another_user(desired, effective)
+                    && differences(desired, effective).is_empty()
             })
     }
 
@@ -53,8 +53,8 @@ impl DaemonReconciler {
 
     /// Returns the reason why the daemon is blocked now.
     pub fn current_blocker(&self, desired: &Desired, phase: Phase) -> Option<Blocker> {
-        let known = self.blocker.clone().or_else(|| self.lost.clone());
-        known.or_else(|| self.layout_failure(desired)).filter(|_| phase == Phase::Blocked)
+        let blocker = self.blocker.clone().or_else(|| self.lost.clone());
+        blocker.or_else(|| self.layout_failure(desired)).filter(|_| phase == Phase::Blocked)
     }
 
     /// Returns the reason why the layout is not in force in a process that could hold it.
@@ -70,9 +70,9 @@ impl DaemonReconciler {
 
 /// Returns true if a server of another user blocks the desired one: clients of the desired user would wait until all its
 /// clients are gone (FACTS.md, "Starting, stopping, dying"). Without tenants any user will do.
-pub fn serves_another_user(desired: &Desired, seen: &Effective) -> bool {
+pub fn serves_another_user(desired: &Desired, effective: &Effective) -> bool {
     let another = |uid: u32| uid != desired.server_uid;
     !desired.multi_user
         && !desired.uids.is_empty()
-        && seen.servers.iter().any(|server| server.uid.is_some_and(another))
+        && effective.servers.iter().any(|server| server.uid.is_some_and(another))
 }

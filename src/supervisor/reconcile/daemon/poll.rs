@@ -26,34 +26,34 @@ impl DaemonReconciler {
         self.debounce.polled(now);
         self.writes = if wrote { self.writes + 1 } else { self.writes };
         match outcome {
-            PollOutcome::Seen(mut seen) => {
+            PollOutcome::Seen(mut read) => {
                 self.wedged = None;
                 self.poll_failure = None;
                 self.silence = WedgeDetector::default();
-                self.keep_users(&mut seen);
-                self.note_drift(desired, &seen, wrote, now);
-                if !differences(desired, &seen).iter().any(SettingDifference::is_default) {
+                self.keep_users(&mut read);
+                self.note_drift(desired, &read, wrote, now);
+                if !differences(desired, &read).iter().any(SettingDifference::is_default) {
                     self.defaults_held = desired.generation;
                 }
-                let serving = seen.is_serving();
-                if serving && !serves_another_user(desired, &seen) {
+                let serving = read.is_serving();
+                if serving && !serves_another_user(desired, &read) {
                     self.server_requested = None;
                     self.forget_failed_servers();
                 }
-                if seen.servers.is_empty()
+                if read.servers.is_empty()
                     && self.server_requested.is_some_and(|request| now - request.at >= SERVER_LISTED_MS)
                 {
                     self.server_ended(None, now);
                 }
-                let settings = desired.is_observed() || (serving && differences(desired, &seen).is_empty());
-                self.seen = Some(seen);
+                let settings = desired.is_observed() || (serving && differences(desired, &read).is_empty());
+                self.seen = Some(read);
                 if settings {
                     self.writes = 0;
                 }
                 if settings && self.is_complete(desired) {
                     self.applied = desired.generation;
                 }
-                let present = self.seen.as_ref().and_then(|seen| seen.partitions.as_deref());
+                let present = self.seen.as_ref().and_then(|effective| effective.partitions.as_deref());
                 self.layout.polled(desired, present, now);
                 let starting = self.server_requested.is_some() && !serving;
                 self.next_poll = now + if starting { SERVER_POLL_MS } else { interval.0 };
@@ -78,28 +78,28 @@ impl DaemonReconciler {
 
     /// Counts settings that were read back and were changed since. A poll that finds the same drift as the one before finds
     /// nothing new, unless the settings had been restored in between.
-    fn note_drift(&mut self, desired: &Desired, seen: &Effective, wrote: bool, now: i64) {
-        let mut differences = differences(desired, seen);
+    fn note_drift(&mut self, desired: &Desired, effective: &Effective, wrote: bool, now: i64) {
+        let mut differences = differences(desired, effective);
         differences.retain(|difference| self.was_held(desired, difference));
-        let found: Vec<Drifted> =
-            drifted(desired, seen, &differences).into_iter().map(|(_, drifted)| drifted).collect();
-        let known = self.drift.present && !wrote && self.drift.last == found;
-        self.drift.present = !found.is_empty();
-        if self.drift.present && !known {
+        let drift: Vec<Drifted> =
+            drifted(desired, effective, &differences).into_iter().map(|(_, drifted)| drifted).collect();
+        let is_known = self.drift.present && !wrote && self.drift.last == drift;
+        self.drift.present = !drift.is_empty();
+        if self.drift.present && !is_known {
             self.drift.count += 1;
             self.drift.last_at = Some(now);
-            self.drift.last = found;
+            self.drift.last = drift;
         }
     }
 
     /// Keeps the known user of a server when the log no longer shows it.
-    fn keep_users(&self, seen: &mut Effective) {
+    fn keep_users(&self, effective: &mut Effective) {
         let earlier = self.seen.iter().flat_map(|earlier| &earlier.servers);
-        for known in earlier.filter(|known| known.uid.is_some()) {
+        for previous in earlier.filter(|previous| previous.uid.is_some()) {
             let same =
-                |server: &&mut Server| (server.pid, server.start_time) == (known.pid, known.start_time);
-            if let Some(server) = seen.servers.iter_mut().find(same) {
-                server.uid = server.uid.or(known.uid);
+                |server: &&mut Server| (server.pid, server.start_time) == (previous.pid, previous.start_time);
+            if let Some(server) = effective.servers.iter_mut().find(same) {
+                server.uid = server.uid.or(previous.uid);
             }
         }
     }

@@ -45,10 +45,10 @@ pub fn conditions(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Vec<C
 
 /// Reports partitions that others changed: while they differ, and for a while after.
 fn drifted(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Option<Condition> {
-    let seen = &layout.drift_seen;
+    let drift_seen = &layout.drift_seen;
     let say = |drift: &[PartitionDrift], done: &str| {
-        let (what, times) = (joined(drift, "; "), times(seen.count));
-        format!("{what}. Another program changed that, {times} so far; {done}")
+        let (changes, times) = (joined(drift, "; "), times(drift_seen.count));
+        format!("{changes}. Another program changed that, {times} so far; {done}")
     };
     if !layout.drift.is_empty() {
         let done = match (&layout.not_repaired, layout.state) {
@@ -66,10 +66,10 @@ fn drifted(daemon: &DaemonName, layout: &LayoutStatus, now: i64) -> Option<Condi
         let message = say(&layout.drift, &done);
         return Some(ConditionType::PartitionsDrifted.problem(ConditionReason::ChangedByOthers, message));
     }
-    let at = seen.last_at.filter(|at| now - at < SHOWN_MS)?;
-    let (reason, done) = match seen.repaired_at {
+    let at = drift_seen.last_at.filter(|at| now - at < SHOWN_MS)?;
+    let (reason, done) = match drift_seen.repaired_at {
         Some(repaired_at) if repaired_at >= at => (ConditionReason::Restored, "it was restored"),
         _ => (ConditionReason::Over, "the partitions are as the layout says again"),
     };
-    Some(Condition::new(ConditionType::PartitionsDrifted, false, reason, say(&seen.last, done)))
+    Some(Condition::new(ConditionType::PartitionsDrifted, false, reason, say(&drift_seen.last, done)))
 }

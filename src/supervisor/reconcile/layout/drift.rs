@@ -33,15 +33,15 @@ impl DriftTracker {
 
     /// Takes the differences between the listed partitions and those that were made. Drift is counted if others have changed
     /// something since.
-    pub(super) fn found(&mut self, found: Vec<PartitionDrift>, now: i64) {
-        let known = self.present && found.iter().all(|one| self.seen.last.contains(one));
-        self.present = !found.is_empty();
+    pub(super) fn found(&mut self, drift: Vec<PartitionDrift>, now: i64) {
+        let is_known = self.present && drift.iter().all(|change| self.seen.last.contains(change));
+        self.present = !drift.is_empty();
         if !self.present {
             self.seen.next_repair_at = None;
             return;
         }
-        self.seen.last = found;
-        if known {
+        self.seen.last = drift;
+        if is_known {
             return;
         }
         self.seen.count += 1;

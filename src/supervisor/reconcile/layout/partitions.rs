@@ -250,10 +250,10 @@ impl PartitionRuntime {
 
     /// Returns the ID of each step if it is known, from the record or because the steps were taken before.
     fn expected(&self, layout: &DesiredLayout) -> Option<Vec<PartitionId>> {
-        let own = self.run.iter().filter(|run| run.before.is_none() && run.degraded.is_empty());
-        let own = own.filter_map(|run| Some((run.layout.as_ref()?, &run.record)));
+        let current = self.run.iter().filter(|run| run.before.is_none() && run.degraded.is_empty());
+        let current = current.filter_map(|run| Some((run.layout.as_ref()?, &run.record)));
         let earlier = self.earlier.iter().map(|(version, record)| (version, record));
-        let mut taken = own.chain(earlier);
+        let mut taken = current.chain(earlier);
         let same = taken.find(|(version, record)| **version == layout.version && record.is_of(&layout.steps));
         layout.expected.clone().or_else(|| same.map(|(_, record)| record.ids()))
     }

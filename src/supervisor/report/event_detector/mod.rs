@@ -179,21 +179,21 @@ impl EventDetector {
     /// Returns the events and other observations since the last call.
     pub(crate) fn detect(
         &mut self,
-        seen: &Snapshot<'_>,
+        latest: &Snapshot<'_>,
         server_log: &mut ServerLogEvents,
     ) -> Vec<Observation> {
-        self.detect_phase(seen);
-        let server_ends = self.detect_servers(seen, server_log);
-        self.detect_clients(seen, server_log, &server_ends);
-        self.forget_servers(seen);
-        self.detect_drift(seen);
-        self.detect_layout(seen);
-        self.detect_queue(seen);
-        self.pid = seen.status.pid;
-        self.phase = Some(seen.status.phase);
+        self.detect_phase(latest);
+        let server_ends = self.detect_servers(latest, server_log);
+        self.detect_clients(latest, server_log, &server_ends);
+        self.forget_servers(latest);
+        self.detect_drift(latest);
+        self.detect_layout(latest);
+        self.detect_queue(latest);
+        self.pid = latest.status.pid;
+        self.phase = Some(latest.status.phase);
         // All events of a daemon with one GPU are about that GPU.
-        let gpu = match seen.desired.gpus.as_slice() {
-            [one] => Some(one.clone()),
+        let gpu = match latest.desired.gpus.as_slice() {
+            [gpu] => Some(gpu.clone()),
             _ => None,
         };
         let mut observations = arrivals_first(std::mem::take(&mut self.observations));
@@ -205,8 +205,8 @@ impl EventDetector {
         observations
     }
 
-    fn detect_phase(&mut self, seen: &Snapshot<'_>) {
-        let (status, name) = (seen.status, &seen.desired.name);
+    fn detect_phase(&mut self, latest: &Snapshot<'_>) {
+        let (status, name) = (latest.status, &latest.desired.name);
         let ready = condition::ready(&status.conditions);
         let (reason, text) =
             ready.map_or((ConditionReason::NotPolled, ""), |ready| (ready.reason, ready.message.as_str()));
@@ -237,7 +237,7 @@ impl EventDetector {
             }
             Phase::Blocked if is_new || other_reason => Some(DomainEvent::DaemonBlocked(why())),
             Phase::Applying | Phase::Observed
-                if seen.poll_failure.is_some() && (other_reason || self.phase == Some(Phase::Ready)) =>
+                if latest.poll_failure.is_some() && (other_reason || self.phase == Some(Phase::Ready)) =>
             {
                 Some(DomainEvent::DaemonUnreadable(why()))
             }
@@ -245,17 +245,17 @@ impl EventDetector {
         };
         self.observations.extend(event.map(|event| Observation::Event(Box::new(event.into()))));
         // Applying a change does not end readiness.
-        self.ready &= matches!(status.phase, Phase::Ready | Phase::Applying) && seen.poll_failure.is_none();
+        self.ready &= matches!(status.phase, Phase::Ready | Phase::Applying) && latest.poll_failure.is_none();
         self.reason = Some(reason);
     }
 
     fn detect_clients(
         &mut self,
-        seen: &Snapshot<'_>,
+        latest: &Snapshot<'_>,
         server_log: &mut ServerLogEvents,
         server_ends: &BTreeMap<u32, ServerEnd>,
     ) {
-        let status = seen.status;
+        let status = latest.status;
         let has_no_process = status.pid.is_none()
             && matches!(
                 status.phase,
@@ -265,20 +265,20 @@ impl EventDetector {
         if status.effective.is_none() && !has_no_process {
             return;
         }
-        let now: BTreeMap<ClientId, TrackedClient> = seen
+        let now: BTreeMap<ClientId, TrackedClient> = latest
             .clients
             .iter()
             .map(|client| (client.id, self.tracked(client, server_log, server_ends)))
             .collect();
         let pids: BTreeSet<u32> = self.clients.keys().chain(now.keys()).map(|client| client.pid).collect();
-        if seen.polled {
+        if latest.polled {
             server_log.polled(&now.keys().map(|client| client.pid).collect());
         }
         for visit in server_log.take_visits(|pid| pids.contains(&pid)) {
             self.observations.push(Observation::UnobservedClient(visit));
         }
         let mut waits = BTreeMap::new();
-        if seen.polled && self.faulty.is_empty() && self.doubtful.is_empty() {
+        if latest.polled && self.faulty.is_empty() && self.doubtful.is_empty() {
             self.left.clear();
         }
         for (client, tracked) in self.clients.iter().filter(|(client, _)| !now.contains_key(client)) {
@@ -292,7 +292,7 @@ impl EventDetector {
             // Its server may have died under it, which is seen later than the client's end.
             let is_open =
                 server.is_some() && end.is_none() && !has_no_process && status.phase != Phase::Stopping;
-            let is_first = !seen.polled || !self.vanished.contains(client);
+            let is_first = !latest.polled || !self.vanished.contains(client);
             if is_open && is_first && !server_log.has_disconnected(client.pid) {
                 waits.insert(*client, *tracked);
                 continue;
@@ -300,21 +300,21 @@ impl EventDetector {
             self.observations.push(Observation::ClientLeft(*client, cause));
             self.left.insert(*client, *tracked);
         }
-        for client in seen.clients.iter().filter(|client| !self.clients.contains_key(&client.id)) {
+        for client in latest.clients.iter().filter(|client| !self.clients.contains_key(&client.id)) {
             self.observations.push(Observation::ClientArrived(Box::new(client.clone())));
         }
         self.vanished = waits.keys().copied().collect();
         self.clients = now;
         self.clients.extend(waits);
-        let known: BTreeSet<u32> = self.clients.keys().map(|client| client.pid).collect();
-        server_log.forget_disconnected(|pid| known.contains(&pid));
+        let pids: BTreeSet<u32> = self.clients.keys().map(|client| client.pid).collect();
+        server_log.forget_disconnected(|pid| pids.contains(&pid));
         for (server, pid) in server_log.take_in_reset(|server| !self.faulty.contains_key(&server)) {
-            let daemon = seen.desired.name.clone();
+            let daemon = latest.desired.name.clone();
             self.emit(DomainEvent::ClientInReset { daemon, server, pid });
         }
         for refusal in server_log.take_refused() {
             self.emit(DomainEvent::ClientRefused(ClientRefusal {
-                daemon: seen.desired.name.clone(),
+                daemon: latest.desired.name.clone(),
                 server: refusal.server,
                 reason: refusal.reason,
                 pid: refusal.pid,
@@ -324,7 +324,7 @@ impl EventDetector {
             }));
         }
         if server_log.take_missed() {
-            let daemon = seen.desired.name.clone();
+            let daemon = latest.desired.name.clone();
             self.emit(DomainEvent::EventsLost(LostEvents::LinesMissed { daemon }));
         }
     }
@@ -347,9 +347,9 @@ impl EventDetector {
         }
     }
 
-    fn detect_drift(&mut self, seen: &Snapshot<'_>) {
-        let (drift, name) = (&seen.status.drift, &seen.desired.name);
-        let same_process = self.pid == seen.status.pid;
+    fn detect_drift(&mut self, latest: &Snapshot<'_>) {
+        let (drift, name) = (&latest.status.drift, &latest.desired.name);
+        let same_process = self.pid == latest.status.pid;
         if drift.count > self.drift.count {
             let (drifted, command) = (drift.last.clone(), drift.command.clone());
             self.emit(DomainEvent::SettingsDrifted { daemon: name.clone(), drifted, command });
@@ -360,8 +360,8 @@ impl EventDetector {
         self.drift = drift.clone();
     }
 
-    fn detect_layout(&mut self, seen: &Snapshot<'_>) {
-        let Some(status) = &seen.status.layout else {
+    fn detect_layout(&mut self, latest: &Snapshot<'_>) {
+        let Some(status) = &latest.status.layout else {
             self.layout = ReportedLayout::default();
             return;
         };
@@ -377,7 +377,7 @@ impl EventDetector {
             self.layout = ReportedLayout { drifts: 0, repairs: 0, ..now.clone() };
         }
         let layout = || DaemonLayout {
-            daemon: seen.desired.name.clone(),
+            daemon: latest.desired.name.clone(),
             layout: status.name.clone(),
             version: status.version,
             drift: status.drift_seen.last.clone(),
@@ -392,7 +392,7 @@ impl EventDetector {
         }
         let reported = std::mem::take(&mut self.layout);
         if now.drifts > reported.drifts {
-            let command = seen.status.drift.command.clone();
+            let command = latest.status.drift.command.clone();
             self.emit(DomainEvent::LayoutDrifted { layout: layout(), command });
         }
         if now.repairs > reported.repairs {
@@ -429,14 +429,14 @@ impl EventDetector {
         self.layout = ReportedLayout { applied, failed, ..now };
     }
 
-    fn detect_queue(&mut self, seen: &Snapshot<'_>) {
-        let waiting = seen.status.queue.iter().flat_map(|waiting| {
+    fn detect_queue(&mut self, latest: &Snapshot<'_>) {
+        let waiting = latest.status.queue.iter().flat_map(|waiting| {
             let behind = (waiting.behind.server, waiting.behind.uid);
             waiting.waiting.iter().map(move |client| ((waiting.uid, client.pid), behind))
         });
         let changes = self.waiting.observe(waiting.collect());
         for ((uid, pid), (server, behind_uid)) in changes.appeared {
-            let daemon = seen.desired.name.clone();
+            let daemon = latest.desired.name.clone();
             self.emit(DomainEvent::ClientWaiting { daemon, server, pid, uid, behind_uid });
         }
     }

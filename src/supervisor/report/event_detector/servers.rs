@@ -67,14 +67,14 @@ impl EventDetector {
     /// Returns the ends and faults of servers that may have cost clients their connection.
     pub(super) fn detect_servers(
         &mut self,
-        seen: &Snapshot<'_>,
+        latest: &Snapshot<'_>,
         server_log: &mut ServerLogEvents,
     ) -> BTreeMap<u32, ServerEnd> {
         let mut server_ends: BTreeMap<u32, ServerEnd> =
             self.dead.iter().map(|pid| (*pid, ServerEnd::Died)).collect();
-        let listed: &[Server] = match &seen.status.effective {
+        let listed: &[Server] = match &latest.status.effective {
             Some(effective) => &effective.servers,
-            None if seen.status.pid.is_none() => &[],
+            None if latest.status.pid.is_none() => &[],
             // The daemon has not been read yet.
             None => return server_ends,
         };
@@ -83,15 +83,15 @@ impl EventDetector {
         let gone: Vec<u32> =
             self.servers.keys().filter(|key| !now.contains_key(*key)).map(|(pid, _)| *pid).collect();
         for pid in gone {
-            self.detect_server_end(seen, server_log, pid, &mut server_ends);
+            self.detect_server_end(latest, server_log, pid, &mut server_ends);
         }
         for server in listed {
-            self.detect_server(seen, server_log, server, &mut server_ends);
+            self.detect_server(latest, server_log, server, &mut server_ends);
         }
-        if seen.polled {
-            self.detect_logged_faults(seen, server_log, &mut server_ends);
+        if latest.polled {
+            self.detect_logged_faults(latest, server_log, &mut server_ends);
         }
-        self.found &= seen.status.effective.is_none();
+        self.found &= latest.status.effective.is_none();
         self.servers = now;
         server_ends
     }
@@ -103,7 +103,7 @@ impl EventDetector {
     /// the fault, and the next poll decides.
     fn detect_logged_faults(
         &mut self,
-        seen: &Snapshot<'_>,
+        latest: &Snapshot<'_>,
         server_log: &mut ServerLogEvents,
         server_ends: &mut BTreeMap<u32, ServerEnd>,
     ) {
@@ -113,9 +113,9 @@ impl EventDetector {
             else {
                 continue;
             };
-            let here = |of: &TrackedClient| of.server.is_none_or(|of| of == server);
-            let were_listed = self.clients.iter().any(|(client, of)| here(of) && fault.names(client.pid));
-            let is_listed = seen.clients.iter().any(|client| fault.names(client.id.pid));
+            let is_here = |of: &TrackedClient| of.server.is_none_or(|of| of == server);
+            let were_listed = self.clients.iter().any(|(client, of)| is_here(of) && fault.names(client.pid));
+            let is_listed = latest.clients.iter().any(|client| fault.names(client.id.pid));
             if is_listed && !doubtful.remove(&server) {
                 self.doubtful.insert(server);
                 continue;
@@ -123,7 +123,7 @@ impl EventDetector {
             let Some(fault) = server_log.take_fault(server) else { continue };
             let is_confirmed = were_listed && !is_listed;
             let known_from = if is_confirmed { KnownFrom::ServerLogAndPoll } else { KnownFrom::ServerLog };
-            self.fault(seen, server, &fault, known_from);
+            self.fault(latest, server, &fault, known_from);
             server_ends.insert(server, ServerEnd::Fault(fault.affected));
         }
     }
@@ -132,24 +132,24 @@ impl EventDetector {
     /// unless it had logged their end.
     fn detect_server_end(
         &mut self,
-        seen: &Snapshot<'_>,
+        latest: &Snapshot<'_>,
         server_log: &ServerLogEvents,
         pid: u32,
         server_ends: &mut BTreeMap<u32, ServerEnd>,
     ) {
-        let daemon = seen.desired.name.clone();
+        let daemon = latest.desired.name.clone();
         let killed = self.killed.remove(&pid);
-        let clients = self.connected_to(pid, seen, server_log);
+        let clients = self.connected_to(pid, latest, server_log);
         self.faulty.remove(&pid);
         self.affected.remove(&pid);
-        let cause = match (seen.status.pid, seen.status.phase) {
+        let cause = match (latest.status.pid, latest.status.phase) {
             _ if killed => Some(EventType::ServerReplaced),
             (None, Phase::Stopped | Phase::Stopping) => Some(EventType::DaemonStopped),
             (None, _) => Some(EventType::DaemonDied),
             _ => None,
         };
         let lost_work =
-            !clients.is_empty() && seen.status.pid.is_some() && seen.status.phase != Phase::Stopping;
+            !clients.is_empty() && latest.status.pid.is_some() && latest.status.phase != Phase::Stopping;
         let event = if lost_work {
             self.dead.insert(pid);
             server_ends.insert(pid, ServerEnd::Died);
@@ -168,31 +168,31 @@ impl EventDetector {
     fn connected_to(
         &self,
         server: u32,
-        seen: &Snapshot<'_>,
+        latest: &Snapshot<'_>,
         server_log: &ServerLogEvents,
     ) -> Vec<AffectedClient> {
-        let listed = seen.clients.iter().filter(|client| client.server == server);
-        let mut known: BTreeMap<ClientId, TrackedClient> =
+        let listed = latest.clients.iter().filter(|client| client.server == server);
+        let mut connected: BTreeMap<ClientId, TrackedClient> =
             listed.map(|client| (client.id, TrackedClient::of(client))).collect();
-        known.extend(
+        connected.extend(
             self.clients.iter().filter(|(_, of)| of.server == Some(server)).map(|(id, of)| (*id, *of)),
         );
-        known.retain(|client, _| !server_log.has_disconnected(client.pid));
+        connected.retain(|client, _| !server_log.has_disconnected(client.pid));
         let unlisted =
-            server_log.unlisted(server).filter(|pid| known.keys().all(|client| client.pid != *pid));
+            server_log.unlisted(server).filter(|pid| connected.keys().all(|client| client.pid != *pid));
         let unlisted = unlisted.map(AffectedClient::of);
-        known.iter().map(|(client, tracked)| tracked.affected(*client)).chain(unlisted).collect()
+        connected.iter().map(|(client, tracked)| tracked.affected(*client)).chain(unlisted).collect()
     }
 
     /// Reports the changes of a server that is listed.
     fn detect_server(
         &mut self,
-        seen: &Snapshot<'_>,
+        latest: &Snapshot<'_>,
         server_log: &mut ServerLogEvents,
         server: &Server,
         server_ends: &mut BTreeMap<u32, ServerEnd>,
     ) {
-        let (daemon, pid) = (|| seen.desired.name.clone(), server.pid);
+        let (daemon, pid) = (|| latest.desired.name.clone(), server.pid);
         let before = self.servers.get(&(pid, server.start_time));
         let was_faulty = before.is_some_and(|status| *status == ServerStatus::Fault);
         let is_faulty = server.is_faulty();
@@ -206,12 +206,12 @@ impl EventDetector {
         // If the poll came while the server was still writing about the fault, the remaining lines are awaited, but not for long.
         let is_whole = server_log.fault_so_far(pid).is_none_or(|fault| fault.is_complete);
         if let Some(waited) = self.faulty.get_mut(&pid)
-            && seen.polled
+            && latest.polled
         {
             if is_whole || *waited || !is_faulty {
                 self.faulty.remove(&pid);
                 let fault = server_log.take_fault(pid).unwrap_or_default();
-                self.fault(seen, pid, &fault, KnownFrom::Poll);
+                self.fault(latest, pid, &fault, KnownFrom::Poll);
                 self.affected.insert(pid, fault.affected);
             } else {
                 *waited = true;
@@ -229,24 +229,24 @@ impl EventDetector {
     }
 
     /// Forgets dead servers once no event about their clients is left to write.
-    pub(super) fn forget_servers(&mut self, seen: &Snapshot<'_>) {
+    pub(super) fn forget_servers(&mut self, latest: &Snapshot<'_>) {
         let (clients, servers) = (&self.clients, &self.servers);
         self.dead.retain(|server| clients.values().any(|of| of.server == Some(*server)));
         self.killed
-            .retain(|pid| servers.keys().any(|(server, _)| server == pid) || seen.status.pid == Some(*pid));
+            .retain(|pid| servers.keys().any(|(server, _)| server == pid) || latest.status.pid == Some(*pid));
     }
 
-    fn fault(&mut self, seen: &Snapshot<'_>, server: u32, fault: &LoggedFault, known_from: KnownFrom) {
+    fn fault(&mut self, latest: &Snapshot<'_>, server: u32, fault: &LoggedFault, known_from: KnownFrom) {
         // If several contexts ended at that moment, this is no evidence.
         let ended: BTreeSet<u32> =
             if fault.ended_with_it.len() == 1 { fault.ended_with_it.clone() } else { BTreeSet::new() };
         let clients = fault.affected.union(&ended).map(|pid| AffectedClient {
             ended_with_it: ended.contains(pid),
-            ..self.affected_client(*pid, seen.clients)
+            ..self.affected_client(*pid, latest.clients)
         });
         let clients = clients.collect();
         self.emit(DomainEvent::ServerFault(ServerFault {
-            daemon: seen.desired.name.clone(),
+            daemon: latest.desired.name.clone(),
             server,
             report: GpuFaultReport {
                 named_by_mps: fault.named.iter().copied().collect(),
