@@ -107,7 +107,8 @@ pub(super) async fn run(args: EventsArgs) -> Result<ExitCode, ClientError> {
     loop {
         match follow(&client, &filters, &mut position, format, &table).await {
             // A manager that ended its streams, or is gone, may soon be back.
-            Ok(()) | Err(ClientError::Unreachable { .. }) => tokio::time::sleep(RETRY).await,
+            Ok(()) => tokio::time::sleep(RETRY).await,
+            Err(error) if error.is_away() => tokio::time::sleep(RETRY).await,
             Err(error) => return Err(error),
         }
     }

@@ -103,7 +103,7 @@ pub(super) async fn run(command: MaintenanceCommand) -> Result<ExitCode, ClientE
             let operation: Operation = client.delete_with_answer(MAINTENANCE).await?;
             let words = OperationWords {
                 doing: "ending maintenance",
-                done: &format!("maintenance has ended: {}", ready_words(&cordoned)),
+                done: &format!("maintenance has ended: {}", ready_words(view.daemons.len(), &cordoned)),
                 failed: "maintenance did not end well",
             };
             follow(&client, operation, wait, call.format(), words).await
@@ -126,8 +126,9 @@ async fn no_drain_ends(client: &Client) -> Result<Vec<DeviceHolder>, ClientError
 }
 
 /// Returns a clause about the daemons after maintenance: that they are ready, and which of them are still cordoned.
-fn ready_words(cordoned: &[&str]) -> String {
+fn ready_words(daemons: usize, cordoned: &[&str]) -> String {
     match cordoned {
+        [] if daemons == 0 => "the driver is in use again".to_owned(),
         [] => "the daemons are ready".to_owned(),
         [daemon] => format!(
             "the daemons are ready, and {daemon} is still cordoned: `mps-manager daemon uncordon {daemon}` admits clients again"
@@ -174,9 +175,10 @@ mod tests {
 
     #[test]
     fn cordoned_daemons_are_named_after_maintenance() {
-        assert_eq!(ready_words(&[]), "the daemons are ready");
-        let text = ready_words(&["gpu0"]);
+        assert_eq!(ready_words(1, &[]), "the daemons are ready");
+        assert_eq!(ready_words(0, &[]), "the driver is in use again");
+        let text = ready_words(2, &["gpu0"]);
         assert!(text.contains("gpu0 is still cordoned: `mps-manager daemon uncordon gpu0`"), "{text}");
-        assert!(ready_words(&["gpu0", "gpu1"]).contains("gpu0 and gpu1 are still cordoned"));
+        assert!(ready_words(2, &["gpu0", "gpu1"]).contains("gpu0 and gpu1 are still cordoned"));
     }
 }

@@ -284,12 +284,21 @@ enum SimCommand {
 pub fn main() -> ExitCode {
     completion::answer_shell::<Cli>();
     let words = option_order::behind_the_command(Cli::command, std::env::args_os().collect());
-    let cli = parsed(&words).unwrap_or_else(|error| error.exit());
+    let cli = match parsed(&words) {
+        Ok(cli) => cli,
+        Err(text) => return printed(&text),
+    };
     choose_colour(cli.color);
     dispatch(cli.command).unwrap_or_else(|error| {
         complain(&error.to_string());
         ExitCode::from(ERROR)
     })
+}
+
+/// Prints help, the version, or an error about the arguments.
+fn printed(text: &clap::Error) -> ExitCode {
+    let code = u8::try_from(text.exit_code()).unwrap_or(ERROR);
+    ExitCode::from(if text.print().is_ok() { code } else { ERROR })
 }
 
 /// Reads the arguments; an error suggests nothing that could do harm.

@@ -17,7 +17,7 @@ use super::server::CallArgs;
 use super::wait::INTERRUPTED;
 use crate::client::{Client, ClientError};
 use crate::domain::attention::{AttentionItem, attention_items};
-use crate::domain::condition::{ReasonOutlook, ready};
+use crate::domain::condition::{Condition, ReasonOutlook, ready};
 use crate::domain::count::counted;
 use crate::domain::duration::parse_duration;
 use crate::domain::incident::IncidentState;
@@ -125,15 +125,20 @@ pub(super) async fn print_once(client: &Client, format: OutputFormat) -> Result<
     let snapshot = HostSnapshot::read(client).await?;
     print(&snapshot, format, false);
     let is_well = snapshot.is_ready
-        && snapshot.tenants.iter().all(is_as_desired)
+        && snapshot
+            .daemons
+            .iter()
+            .flat_map(|daemon| &daemon.status)
+            .all(|status| is_as_desired(&status.conditions))
+        && snapshot.tenants.iter().all(|tenant| is_as_desired(&tenant.status.conditions))
         && !incident::has_open(&snapshot.incidents);
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
 
-/// Returns true if a tenant is ready, or if its daemon, a cordon, maintenance or its expiry is the reason that it is not: `/readyz` checks
-/// the daemon, and an operator wanted the others.
-fn is_as_desired(tenant: &TenantView) -> bool {
-    ready(&tenant.status.conditions).is_none_or(|ready| {
+/// Returns true for something that is ready, or of which its daemon, a cordon, maintenance or its expiry is the reason that it is not: the
+/// daemon is checked itself, and an operator wanted the others.
+fn is_as_desired(conditions: &[Condition]) -> bool {
+    ready(conditions).is_none_or(|ready| {
         ready.status || matches!(ready.reason.outlook(), ReasonOutlook::OfDaemon | ReasonOutlook::Wanted)
     })
 }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::output::{DIFFERS, OutputFormat, complain, line, remark};
 use crate::client::{Client, ClientError};
-use crate::domain::operation::{Operation, OperationState};
+use crate::domain::operation::{END_CLIENTS, Operation, OperationState};
 use crate::domain::printable::printable;
 
 /// Interval at which the spinner of a progress line moves.
@@ -21,9 +21,9 @@ const NEWS: Duration = Duration::from_secs(1);
 /// Longest time for which the manager holds an answer.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Interval between attempts to reach a manager that is away.
-const RETRY: Duration = Duration::from_secs(1);
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Time for which the manager may be away, as for a restart.
-const AWAY: Duration = Duration::from_secs(30);
+pub(super) const AWAY: Duration = Duration::from_secs(30);
 /// Exit code of a program that SIGINT ended, as shells report it.
 pub(super) const INTERRUPTED: u8 = 130;
 
@@ -120,6 +120,9 @@ pub(super) async fn follow_one_of_several(
     }
     if operation.state == OperationState::Succeeded {
         announce(&format!("{}{}", outcome.done, took(&operation)), &operation);
+        if let Some(ended) = operation.outcome_of(END_CLIENTS) {
+            remark(ended);
+        }
         return Ok((operation, ExitCode::SUCCESS));
     }
     let why = operation.error.clone().unwrap_or_else(|| operation.state.as_str().to_owned());
@@ -196,11 +199,11 @@ async fn read_again(
     let until = Instant::now() + AWAY;
     loop {
         match client.get(&path).await {
-            Err(ClientError::Unreachable { .. }) if Instant::now() < until => {
+            Err(error) if error.is_away() && Instant::now() < until => {
                 progress.say(&format!("{doing}: waiting for the manager"));
                 tokio::time::sleep(RETRY).await;
             }
-            Err(error @ ClientError::Unreachable { .. }) => {
+            Err(error) if error.is_away() => {
                 return Err(format!(
                     "{error}\nOperation {id} is resumed when the manager is back: `mps-manager operation wait {id}` waits for it"
                 ).into());

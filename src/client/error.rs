@@ -21,6 +21,16 @@ pub enum ClientError {
         /// Cause of the failure.
         detail: String,
     },
+    /// The connection ended before the answer came.
+    #[error(
+        "{target} cannot be reached any more: {detail}; whether this was done is not known: read it again"
+    )]
+    Interrupted {
+        /// The address.
+        target: String,
+        /// Cause of the failure.
+        detail: String,
+    },
     /// The listener at the socket is not known to be the manager.
     #[error(
         "{socket} is served by uid {uid}, which is neither root nor you, so nothing was sent: if the manager of this host runs as \
@@ -71,10 +81,15 @@ impl From<&str> for ClientError {
 }
 
 impl ClientError {
+    /// Returns true if the server is away, as while it restarts.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Interrupted { .. })
+    }
+
     /// Returns true if waiting can change this answer.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Unreachable { .. } => true,
+            Self::Unreachable { .. } | Self::Interrupted { .. } => true,
             Self::Refused(problem) => ["at-capacity", "unavailable", "timed-out", "too-many-requests"]
                 .iter()
                 .any(|kind| problem.is(kind)),

@@ -257,7 +257,12 @@ impl Client {
             let http = self.base.replacen("https://", "http://", 1);
             return ClientError::Address(format!("{} speaks http, not https: use {http}", self.target));
         }
-        ClientError::Unreachable { target: self.target.clone(), detail }
+        let target = self.target.clone();
+        if error.is_connect() || error.is_builder() {
+            ClientError::Unreachable { target, detail }
+        } else {
+            ClientError::Interrupted { target, detail }
+        }
     }
 }
 

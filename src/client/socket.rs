@@ -41,11 +41,14 @@ impl TrustedSocket {
         *request.uri_mut() =
             path.parse().map_err(|error| ClientError::Address(format!("{path}: {error}")))?;
         request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
-        let failed = |error: hyper::Error| unreachable(error.to_string());
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(|error| unreachable(error.to_string()))?;
         // It ends with the response body, which carries its errors.
         tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(failed)?;
+        let response = sender.send_request(request).await.map_err(|error| ClientError::Interrupted {
+            target: self.path.display().to_string(),
+            detail: error.to_string(),
+        })?;
         Ok(response.map(reqwest::Body::wrap).into())
     }
 

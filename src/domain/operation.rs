@@ -8,6 +8,9 @@ use super::layout::{GpuMap, roles};
 use super::maintenance::OnTimeout;
 use super::{DaemonName, GpuUuid, LayoutName};
 
+/// Name of the step in which a drain ends the clients that are left at its time limit; its outcome names what was left running.
+pub const END_CLIENTS: &str = "terminate the clients";
+
 /// Request of an operation: its kind and its parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]

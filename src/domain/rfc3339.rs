@@ -24,7 +24,9 @@ pub fn format(unix_ms: i64) -> String {
 pub fn parse(text: &str) -> Result<i64, InvalidValue> {
     text.parse::<Timestamp>().map(Timestamp::as_millisecond).map_err(|_| {
         let shown: String = text.chars().take(40).collect();
-        InvalidValue(format!("{shown:?} is not an RFC 3339 time: write it as YYYY-MM-DDThh:mm:ssZ"))
+        InvalidValue(format!(
+            "{shown:?} is not an RFC 3339 time before 9999-12-30: write it as YYYY-MM-DDThh:mm:ssZ"
+        ))
     })
 }
 

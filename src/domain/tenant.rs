@@ -12,7 +12,7 @@ use super::provisioning::{ProvisioningStatus, TenantWeight};
 use super::verification::Verification;
 use super::{
     DaemonName, DeviceMemoryLimit, GpuUuid, InvalidValue, MemoryLimit, PartitionName, Priority,
-    TenantDirectory, TenantName, ThreadPercentage, rfc3339,
+    TenantDirectory, TenantName, ThreadPercentage, rfc3339, shortened,
 };
 use crate::condition::Condition;
 
@@ -124,20 +124,22 @@ fn none<T>() -> Option<T> {
 /// Most labels, and the longest key or value in characters: the name of a pod fits.
 const MAX_LABELS: usize = 32;
 const MAX_LABEL_LEN: usize = 253;
+/// Characters that separate labels, or are operators of the selectors of other tools.
+const NOT_IN_KEYS: [char; 8] = [' ', '=', ',', '!', '(', ')', '<', '>'];
+/// Characters that nobody sees, as a class of a regular expression has them.
+const INVISIBLE: &str = "\\x00-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u2800\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb";
 
 fn labels() -> utoipa::openapi::schema::Object {
     use utoipa::openapi::schema::{ObjectBuilder, Type};
-    let text = |fewest: &str| {
-        let pattern = format!(
-            "^[^\\x00-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u2800\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb]{{{fewest},{MAX_LABEL_LEN}}}$"
-        );
-        ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern))
-    };
+    let text = |pattern: String| ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern));
+    let key = format!("^[^ =,!()<>{INVISIBLE}]{{1,{MAX_LABEL_LEN}}}$");
+    let inner = MAX_LABEL_LEN - 2;
+    let value = format!("^([^ {INVISIBLE}]([^{INVISIBLE}]{{0,{inner}}}[^ {INVISIBLE}])?)?$");
     ObjectBuilder::new()
         .description(Some("Words for people and programs. Those that name a pod or a job are shown as its workload; the manager reads none otherwise."))
         .max_properties(Some(MAX_LABELS))
-        .property_names(Some(text("1")))
-        .additional_properties(Some(text("0")))
+        .property_names(Some(text(key)))
+        .additional_properties(Some(text(value)))
         .build()
 }
 
@@ -252,19 +254,24 @@ impl TenantSpec {
         if let Some(unseen) = unseen.and_then(|limit| limit.names_beyond(&self.gpus)) {
             return Err(("device_memory_limit", unseen_limit(unseen.as_str())));
         }
-        let is_label = |key: &str, value| {
-            !key.is_empty() && is_shown(key, MAX_LABEL_LEN) && is_shown(value, MAX_LABEL_LEN)
-        };
-        if self.labels.len() > MAX_LABELS || !self.labels.iter().all(|(key, value)| is_label(key, value)) {
-            return Err((
-                "labels",
-                InvalidValue(format!(
-                    "give at most {MAX_LABELS} labels, each key and value at most {MAX_LABEL_LEN} characters, without control characters and invisible ones"
-                )),
-            ));
+        if self.labels.len() > MAX_LABELS {
+            let text = format!("there are {} labels: give at most {MAX_LABELS}", self.labels.len());
+            return Err(("labels", InvalidValue(text)));
         }
-        Ok(())
+        self.labels.iter().try_for_each(|(key, value)| check_label(key, value)).map_err(|why| ("labels", why))
     }
+}
+
+/// Refuses a label that no selector could find, or that a form could not keep as it is.
+fn check_label(key: &str, value: &str) -> Result<(), InvalidValue> {
+    let is_text = |text: &str| is_shown(text, MAX_LABEL_LEN) && text.trim_matches(' ') == text;
+    let rule = match (key, value) {
+        ("", _) => "its key is empty",
+        (key, _) if key.contains(NOT_IN_KEYS) => "its key has one of = , ! ( ) < > or a blank",
+        (key, value) if is_text(key) && is_text(value) => return Ok(()),
+        _ => "key and value have at most 253 characters, none of them invisible, with no blank at either end",
+    };
+    Err(InvalidValue(format!("label {:?} is refused: {rule}", shortened(format!("{key}={value}")))))
 }
 
 fn unseen_limit(gpu: &str) -> InvalidValue {
@@ -472,6 +479,10 @@ mod tests {
             (r#"{"daemon":"gpu0", "uid": 0,"max_clients":0}"#, "max_clients"),
             (r#"{"daemon":"gpu0","uid":4294967295}"#, "uid"),
             (r#"{"daemon":"gpu0", "uid": 0,"labels":{"":"x"}}"#, "labels"),
+            (r#"{"daemon":"gpu0", "uid": 0,"labels":{"a=b":"x"}}"#, "labels"),
+            (r#"{"daemon":"gpu0", "uid": 0,"labels":{"a b":"x"}}"#, "labels"),
+            (r#"{"daemon":"gpu0", "uid": 0,"labels":{"a,b":"x"}}"#, "labels"),
+            (r#"{"daemon":"gpu0", "uid": 0,"labels":{"a":"x "}}"#, "labels"),
             (
                 r#"{"daemon":"gpu0", "uid": 0,"gpus":["GPU-514466a0-8e68-f857-9f73-000000000000"],
                     "device_memory_limit":{"GPU-514466a0-8e68-f857-9f73-000000000001":"1G"}}"#,

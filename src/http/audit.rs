@@ -97,7 +97,8 @@ impl Tracked {
     ///
     /// A caller without valid credentials is recorded by the status alone.
     pub(super) async fn end(self, app: &AppState, peer: Peer, mut response: Response) -> Response {
-        if response.status() == StatusCode::UNAUTHORIZED {
+        let is_handled = response.extensions().get::<RefusalHandled>().is_some();
+        if response.status() == StatusCode::UNAUTHORIZED && !is_handled {
             let stranger = AttemptedAction::of_stranger(peer.origin(), &self.id);
             app.service.without_permit().not_authenticated(peer.source(), stranger).await;
         }

@@ -123,7 +123,7 @@ async fn in_time(app: &AppState, peer: Peer, request: Request, next: Next) -> Re
 /// Turns the plain text of the body limit layer, and of extractors that read in chunks, into a problem.
 fn body_too_large(limits: &Limits, plain: &Response) -> Response {
     let detail = format!(
-        "the request's body is over {} bytes (limits.body_bytes): no request here needs as much",
+        "the request's body is over {} bytes: send less, or raise limits.body_bytes in the manager's configuration",
         limits.body_bytes
     );
     let mut answer = Problem::new(ProblemKind::BodyTooLarge, detail).into_response();

@@ -59,7 +59,7 @@ problem_kinds! {
     PreconditionFailed "precondition-failed" PRECONDITION_FAILED "Precondition failed",
     BodyTooLarge "body-too-large" PAYLOAD_TOO_LARGE "Body too large",
     NotJson "not-json" UNSUPPORTED_MEDIA_TYPE "Not JSON",
-    NotADocument "not-a-document" UNSUPPORTED_MEDIA_TYPE "Not such a document",
+    NotADocument "not-a-document" UNSUPPORTED_MEDIA_TYPE "Not a document of this kind",
     UnsupportedEncoding "unsupported-encoding" UNSUPPORTED_MEDIA_TYPE "Unsupported content encoding",
     WrongHost "wrong-host" MISDIRECTED_REQUEST "Not a name of this server",
     InvalidRequest "invalid-request" UNPROCESSABLE_ENTITY "Invalid request",

@@ -17,7 +17,7 @@ use crate::domain::client::{ClientId, LeaseKind, LeaseRecord, StoppedPolicy};
 use crate::domain::count::counted;
 use crate::domain::daemon::DaemonSpec;
 use crate::domain::maintenance::{DrainLimit, OnTimeout};
-use crate::domain::operation::{Operation, Undo};
+use crate::domain::operation::{END_CLIENTS, Operation, Undo};
 use crate::domain::timings::Timings;
 use crate::host::process::{EndProcessError, EndedBy, death, end_process_while};
 use crate::host::signal::{SignalError, SignalReason};
@@ -146,7 +146,7 @@ pub(super) async fn empty(
     if left.is_none() {
         return Ok(());
     }
-    engine.step(operation.id, "terminate the clients", terminate(engine, operation, daemons, !guarded)).await
+    engine.step(operation.id, END_CLIENTS, terminate(engine, operation, daemons, !guarded)).await
 }
 
 /// Waits until no client is left; returns the remaining ones at the deadline.

@@ -15,6 +15,8 @@ use governor::nanos::Nanos;
 use governor::state::StateStore;
 use governor::{Quota, RateLimiter};
 
+use crate::domain::audit::AuditOutcome;
+
 /// Maximum number of keys that a rate tracks at a time.
 const KEYS: usize = 1024;
 
@@ -202,19 +204,25 @@ impl<K: Eq + Hash> Drop for Slot<K> {
     }
 }
 
-/// Limits on the rows of refused attempts.
+/// Limits on the rows of refused and failed attempts.
 #[derive(Debug)]
 pub(super) struct RefusalRows {
-    /// Of an actor, or of all callers without valid credentials.
-    pub(super) by_actor: Rate<String>,
-    /// Of a source of callers without valid credentials, so that one cannot hide the others.
+    /// Of an actor: refusals leave room for failures.
+    pub(super) by_actor: Rate<(String, AuditOutcome)>,
+    /// Of a source of callers without valid credentials.
     pub(super) by_source: Rate<CallerSource>,
+    /// Of all those sources together: a few of them cannot hide the others.
+    pub(super) of_strangers: Rate<()>,
 }
 
 impl Default for RefusalRows {
     fn default() -> Self {
         let minute = Duration::from_secs(60);
-        Self { by_actor: Rate::new(60, minute), by_source: Rate::new(10, 6 * minute) }
+        Self {
+            by_actor: Rate::new(60, minute),
+            by_source: Rate::new(10, 6 * minute),
+            of_strangers: Rate::new(600, minute / 10),
+        }
     }
 }
 

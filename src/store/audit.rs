@@ -168,7 +168,11 @@ pub async fn verify(path: &std::path::Path, anchor: Option<&Head>) -> Result<Res
     let mut db = schema::open_to_read(path).await?;
     // One state of the file, also while a manager writes.
     let mut snapshot = db.begin().await?;
-    let ours = matches!(schema::read(&mut snapshot).await?, Schema::Version(_));
+    let schema = schema::read(&mut snapshot).await?;
+    if schema == Schema::PreRelease {
+        return Err(StoreError::PreRelease(path.to_owned()));
+    }
+    let ours = matches!(schema, Schema::Version(_));
     let mut head = Head::genesis();
     let checked = check(&mut snapshot, &mut head, anchor).await;
     let broken = match checked {

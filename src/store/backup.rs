@@ -168,8 +168,9 @@ pub async fn examine(file: &Path) -> Result<Backup, BackupError> {
         _ => BackupError::Database { path: file.to_owned(), source },
     })?;
     if check != ["ok"] {
-        let detail =
-            check.into_iter().next().unwrap_or_default().lines().next().unwrap_or_default().to_owned();
+        // Its first line is a heading.
+        let finding = check.iter().flat_map(|text| text.lines()).find(|line| !line.starts_with("***"));
+        let detail = finding.unwrap_or("it has no integrity").to_owned();
         return Err(BackupError::Damaged { path: file.to_owned(), detail });
     }
     match schema {

@@ -29,14 +29,16 @@ impl Tone {
             | "warning"
             | "warn"
             | "not_verified"
+            | "not_seen"
             | "refused"
             | "cordoned" => Self::Warn,
             "not_polled_yet" | "starting" | "applying" | "stopping" | "pending" | "waiting" | "running"
             | "draining" | "INITIALIZING" => Self::Busy,
             "ready" | "observed" | "succeeded" | "verified" | "holds" | "done" | "active" | "applied"
             | "yes" | "ACTIVE" | "same" => Self::Good,
-            "stopped" | "info" | "cancelled" | "not_seen" | "expired" | "revoked" | "unknown" | "-"
-            | "skipped" => Self::Quiet,
+            "stopped" | "info" | "cancelled" | "expired" | "revoked" | "unknown" | "-" | "skipped" => {
+                Self::Quiet
+            }
             _ => return None,
         })
     }

@@ -64,7 +64,7 @@ impl HostRow {
                 ("changed meanwhile", DIFFERS)
             }
             ClientError::Refused(_) => ("refused", ERROR),
-            ClientError::Unreachable { .. } => ("unreachable", ERROR),
+            error if error.is_away() => ("unreachable", ERROR),
             _ => ("error", ERROR),
         };
         let detail = error.to_string().replace('\n', " ");

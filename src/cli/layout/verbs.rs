@@ -173,7 +173,10 @@ pub(super) async fn compare(target: &LayoutTargetArgs) -> Result<ExitCode, Clien
     let format = target.call.format();
     if assertion.matches {
         let partitions = counted(assertion.partitions, "partition");
-        let sentence = format!("{daemon} matches layout {name}: {partitions} as recorded ✓");
+        let sentence = match assertion.partitions {
+            0 => format!("{daemon} has no partitions, like layout {name} ✓"),
+            _ => format!("{daemon} matches layout {name}: {partitions} as recorded ✓"),
+        };
         format.announce(&sentence, name.as_str(), &assertion);
         return Ok(ExitCode::SUCCESS);
     }

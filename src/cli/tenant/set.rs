@@ -17,7 +17,7 @@ use super::fields::TenantFieldArgs;
 use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
 use crate::domain::condition::{Condition, ConditionType, ready};
-use crate::domain::count::enumerated;
+use crate::domain::count::{enumerated, first_few};
 use crate::domain::tenant::TenantEffective;
 use crate::service::daemons::DaemonView;
 use crate::service::tenants::TenantView;
@@ -103,8 +103,8 @@ async fn announced(
         } else {
             format!(" on {}", enumerated(&without))
         };
-        let weakened: Vec<&str> = written.status.weakens.iter().map(TenantName::as_str).collect();
-        let (count, weakened) = (weakened.len(), enumerated(&weakened));
+        let count = written.status.weakens.len();
+        let weakened = first_few(written.status.weakens.iter().map(ToString::to_string), 0, ", ");
         parts.push(match count {
             1 => format!(
                 "it has no memory limit{place}, so that of {weakened} is held by the environment alone"

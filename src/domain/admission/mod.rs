@@ -18,7 +18,7 @@ use super::provisioning::ShareBasis;
 use super::resolution::resolve;
 use super::shares;
 use super::tenant::{TenantSpec, VisibleDevices};
-use super::{GpuUuid, TenantName};
+use super::{DeviceMemoryLimit, GpuUuid, TenantName};
 
 /// Returns the memory that all processes of a tenant may hold on a GPU, in bytes: its limit × `max_clients`, or the limit once if
 /// `max_clients` is not set. `None` without a limit.
@@ -53,7 +53,7 @@ pub fn admit(
         static_before_ampere(daemon_name, daemon, gpu)?;
         before_volta(daemon_name, daemon, gpu, &on_gpu)?;
         has_compute_mode(daemon_name, daemon, gpu)?;
-        within_gpu(gpu, &on_gpu)?;
+        within_gpu(daemon_name, daemon, gpu, &on_gpu)?;
         let ceiling = gpu.client_ceiling(ceiling);
         // Only of the one being written: one of before a driver of fewer clients must not be in the way of others.
         if let Some((name, clients)) =
@@ -218,23 +218,28 @@ fn same_user(
     }
 }
 
-/// Refuses a limit that no process could reach.
-fn within_gpu(gpu: &Gpu, on_gpu: &[&(TenantName, TenantSpec)]) -> Result<(), AdmissionError> {
-    for (name, tenant) in on_gpu {
-        if let Some(limit) = tenant.device_memory_limit.as_ref().and_then(|limit| limit.on(&gpu.uuid))
-            && let Some(total) = gpu.memory_total.filter(|total| limit.bytes() > *total)
-        {
-            return Err(AdmissionError {
-                field: "device_memory_limit",
-                detail: format!(
-                    "tenant {name} asks for {limit} and GPU {} has {}: give at most that",
-                    gpu.index,
-                    Bytes(total)
-                ),
-            });
-        }
-    }
-    Ok(())
+/// Refuses a limit that no process could reach, of a tenant or as the daemon's default.
+fn within_gpu(
+    daemon_name: &str,
+    daemon: &DaemonSpec,
+    gpu: &Gpu,
+    on_gpu: &[&(TenantName, TenantSpec)],
+) -> Result<(), AdmissionError> {
+    let Some(total) = gpu.memory_total else { return Ok(()) };
+    let beyond = |limit: &Option<DeviceMemoryLimit>| {
+        limit.as_ref()?.on(&gpu.uuid).filter(|limit| limit.bytes() > total)
+    };
+    let own = on_gpu.iter().find_map(|(name, tenant)| {
+        let limit = beyond(&tenant.device_memory_limit)?;
+        Some(("device_memory_limit", format!("tenant {name} asks for {limit}")))
+    });
+    let default = || {
+        let limit = beyond(&daemon.defaults.device_memory_limit)?;
+        Some(("daemon", format!("daemon {daemon_name} gives each process {limit} by default")))
+    };
+    let Some((field, who)) = own.or_else(default) else { return Ok(()) };
+    let detail = format!("{who} and GPU {} has {}: give at most that", gpu.index, Bytes(total));
+    Err(AdmissionError { field, detail })
 }
 
 /// Refuses tenants that together reserve more of a GPU's memory than it has, times the over-commit ratio.
@@ -355,6 +360,12 @@ mod tests {
         assert_eq!(check(&daemon(""), &[large, large]), Ok(()));
         let beyond = r#"{"daemon":"gpu0", "uid": 0,"device_memory_limit":"200G"}"#;
         assert_eq!(check(&daemon(""), &[beyond]).expect_err("139.8 GiB").field, "device_memory_limit");
+        for default in ["200G".to_owned(), format!("{}=300G", h200(0).uuid)] {
+            let refused =
+                check(&daemon(&format!(r#","defaults":{{"device_memory_limit":"{default}"}}"#)), &[]);
+            let refused = refused.expect_err("a default, with no tenant yet");
+            assert!(refused.field == "daemon" && refused.detail.contains("by default"), "{refused:?}");
+        }
     }
 
     #[test]

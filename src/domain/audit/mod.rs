@@ -21,7 +21,7 @@ pub const GENESIS: &str = "00000000000000000000000000000000000000000000000000000
 pub const EXPIRE: &str = "expire";
 
 /// The outcome of an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditOutcome {
     /// It was done: this row was written in the same transaction.

@@ -40,7 +40,7 @@ impl Incident {
         let until = |end: &str| format!("{daemon} {} until {daemon} was {end}", kind.past());
         let head = match self.ended_by {
             Some(IncidentEnd::Stopped) => until("stopped"),
-            Some(IncidentEnd::Replaced) => until("changed or deleted"),
+            Some(IncidentEnd::Replaced) => until("changed, restored or deleted"),
             Some(IncidentEnd::Recovered) | None if self.is_hint => {
                 format!("server.log of {daemon} reports a fatal GPU error, which nothing else confirms")
             }

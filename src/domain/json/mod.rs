@@ -24,6 +24,22 @@ enum Node {
     Object(Vec<(String, Node)>),
     /// A value in a query, whose type is the one that it can be read as.
     Word(String),
+    /// A value that a merge patch has removed.
+    Removed,
+}
+
+impl Node {
+    fn with_nulls_removed(self) -> Self {
+        match self {
+            Self::Null => Self::Removed,
+            Self::List(items) => Self::List(items.into_iter().map(Self::with_nulls_removed).collect()),
+            Self::Object(fields) => {
+                let field = |(name, value): (String, Self)| (name, value.with_nulls_removed());
+                Self::Object(fields.into_iter().map(field).collect())
+            }
+            other => other,
+        }
+    }
 }
 
 /// Reason why a text could not be read.
@@ -63,6 +79,12 @@ pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unreadable> {
         Unreadable::Malformed(text)
     })?;
     T::deserialize(node).map_err(Unreadable::Refused)
+}
+
+/// Reads a value that a merge patch has made: null is what it removed, which is left out of a map, and a default for a field.
+pub fn read_merged<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, InvalidJsonValue> {
+    let node: Node = serde_json::from_value(value).map_err(InvalidJsonValue::new)?;
+    T::deserialize(node.with_nulls_removed())
 }
 
 /// Reads the pairs of a query into a type with a field for each name.
@@ -306,16 +328,20 @@ mod tests {
     #[test]
     fn wrong_values_are_named_with_their_place() {
         let colours = r#"is not accepted here: give one of "red", "green" and "blue""#;
-        let whole = "is not accepted here: give a whole number from 0 to 4294967295";
+        let whole = "is not accepted here: give a whole number";
         for (text, pointer, detail) in [
             (r#"{"size": 1, "colour": 3}"#, "/colour", format!("3 {colours}")),
             (r#"{"size": 1, "colour": "pink"}"#, "/colour", format!("\"pink\" {colours}")),
             (r#"{"size": 1, "colour": []}"#, "/colour", format!("a list {colours}")),
             (r#"{"size": 1, "colour": {"red": 1}}"#, "/colour", format!("an object {colours}")),
             (r#"{"size": "1"}"#, "/size", format!("\"1\" {whole}")),
-            (r#"{"size": -1}"#, "/size", format!("-1 {whole}")),
+            (r#"{"size": -1}"#, "/size", format!("-1 {whole} that is not negative")),
             (r#"{"size": 1.5}"#, "/size", format!("1.5 {whole}")),
-            (r#"{"size": 4294967296}"#, "/size", format!("4294967296 {whole}")),
+            (
+                r#"{"size": 4294967296}"#,
+                "/size",
+                "4294967296 is not accepted here: give a smaller whole number".into(),
+            ),
             (r#"{"size": null}"#, "/size", format!("null {whole}")),
             (r#"{"size": 1, "on": 1}"#, "/on", "1 is not accepted here: give true or false".into()),
             (r#"{"size": 1, "ratio": "x"}"#, "/ratio", "\"x\" is not accepted here: give a number".into()),
@@ -323,7 +349,7 @@ mod tests {
             (
                 r#"{"size": 1, "shapes": [{"circle": {"radius": 300}}]}"#,
                 "/shapes/0/circle/radius",
-                "300 is not accepted here: give a whole number from 0 to 255".into(),
+                "300 is not accepted here: give a smaller whole number".into(),
             ),
             (
                 r#"{"size": 1, "shapes": [{"square": {}}]}"#,
@@ -331,7 +357,7 @@ mod tests {
                 "an object is not accepted here: give \"circle\" or \"line\"".into(),
             ),
             (r#"{"size": 1, "names": {"a/b": ""}}"#, "/names/a~1b", {
-                "\"a/b\" is not accepted here: give a whole number from 0 to 4294967295".into()
+                "\"a/b\" is not accepted here: give a whole number".into()
             }),
             (r#"{"size": 1, "size": 2}"#, "/size", "size is given twice: give it once".into()),
             (

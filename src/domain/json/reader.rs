@@ -16,7 +16,7 @@ impl Node {
     /// Returns the value as a refusal shows it.
     fn shown(&self) -> String {
         match self {
-            Self::Null => "null".to_owned(),
+            Self::Null | Self::Removed => "null".to_owned(),
             Self::Bool(value) => value.to_string(),
             Self::Number(number) => number.to_string(),
             Self::Text(text) | Self::Word(text) => quoted(text),
@@ -56,11 +56,13 @@ fn whole(number: &Number) -> Option<i128> {
 macro_rules! whole_numbers {
     ($($method:ident $type:ident $visit:ident)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
-            match self.whole().and_then(|value| $type::try_from(value).ok()) {
-                Some(value) => visitor.$visit(value),
-                None => {
-                    Err(self.not(format_args!("a whole number from {} to {}", $type::MIN, $type::MAX)))
-                }
+            let whole = self.whole();
+            match whole.map(|value| (value, $type::try_from(value))) {
+                Some((_, Ok(value))) => visitor.$visit(value),
+                // The bounds of a setting are its own, and narrower than those of its type.
+                Some((value, Err(_))) if value < 0 => Err(self.not("a whole number that is not negative")),
+                Some(_) => Err(self.not("a smaller whole number")),
+                None => Err(self.not("a whole number")),
             }
         }
     )*};
@@ -82,7 +84,7 @@ impl<'de> Deserializer<'de> for Node {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         match self {
-            Self::Null => visitor.visit_unit(),
+            Self::Null | Self::Removed => visitor.visit_unit(),
             Self::Bool(value) => visitor.visit_bool(value),
             Self::Number(number) => match whole(&number) {
                 Some(value) => match (u64::try_from(value), i64::try_from(value)) {
@@ -94,8 +96,9 @@ impl<'de> Deserializer<'de> for Node {
             },
             Self::Text(text) | Self::Word(text) => visitor.visit_string(text),
             Self::List(items) => visitor.visit_seq(Items { items: items.into_iter(), index: 0 }),
-            Self::Object(fields) => {
+            Self::Object(mut fields) => {
                 refuse_repeated_names(&fields)?;
+                fields.retain(|(_, value)| *value != Self::Removed);
                 visitor.visit_map(Fields { fields: fields.into_iter(), value: None })
             }
         }
@@ -164,15 +167,21 @@ impl<'de> Deserializer<'de> for Node {
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
-        _: &'static [&'static str],
+        names: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, InvalidJsonValue> {
+        if let Self::Object(fields) = &self
+            && let Some((name, _)) =
+                fields.iter().find(|(name, value)| *value == Self::Removed && !names.contains(&name.as_str()))
+        {
+            return Err(InvalidJsonValue::unknown_field(name, names).inside(name));
+        }
         self.deserialize_map(visitor)
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, InvalidJsonValue> {
         match self {
-            Self::Null => visitor.visit_none(),
+            Self::Null | Self::Removed => visitor.visit_none(),
             node => visitor.visit_some(node),
         }
     }

@@ -36,6 +36,8 @@ pub use prober::{ProbeRequest, Prober};
 
 /// Exit code when CUDA refuses, or is not there.
 const REFUSED: u8 = 3;
+/// Exit code if the report cannot be written.
+const NOT_WRITTEN: u8 = 2;
 
 /// Most bytes of a crashed child's stderr in the answer.
 const STDERR_SHOWN: usize = 2000;
@@ -76,8 +78,7 @@ pub fn run(args: &ProbeArgs) -> ExitCode {
             supervise(child_command(args), Duration::from_secs(args.timeout), args.announce)
         }
     };
-    print(&report);
-    exit_code(&report)
+    answered(&report)
 }
 
 /// Runs the child: uses CUDA and prints its report.
@@ -91,8 +92,7 @@ fn run_child(args: &ProbeArgs) -> ExitCode {
     let Some(report) = cuda::probe(args.allocate_up_to.map(MemoryLimit::bytes), still_wanted) else {
         return ExitCode::from(REFUSED);
     };
-    print(&report);
-    exit_code(&report)
+    answered(&report)
 }
 
 /// Makes the command that starts this program once more, as the child.
@@ -123,7 +123,8 @@ fn supervise(mut command: Command, timeout: Duration, announce: bool) -> Report 
         }
     };
     if announce {
-        print_line(&child.id().to_string());
+        // A reader that is gone would not see an error either.
+        let _ = print_line(&child.id().to_string());
     }
     let stdout = collect(child.stdout.take());
     let stderr = collect(child.stderr.take());
@@ -203,17 +204,18 @@ fn crash(how: &str, stderr: &[u8]) -> Failure {
     )
 }
 
-fn print(report: &Report) {
-    print_line(&serde_json::to_string(report).expect("a report holds no map and no odd number"));
+/// Prints the report.
+fn answered(report: &Report) -> ExitCode {
+    let text = serde_json::to_string(report).expect("a report holds no map and no odd number");
+    match print_line(&text) {
+        Err(_) => ExitCode::from(NOT_WRITTEN),
+        Ok(()) if report.error.is_some() => ExitCode::from(REFUSED),
+        Ok(()) => ExitCode::SUCCESS,
+    }
 }
 
-fn print_line(text: &str) {
-    // A reader that is gone would not see an error either.
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
-}
-
-fn exit_code(report: &Report) -> ExitCode {
-    if report.error.is_none() { ExitCode::SUCCESS } else { ExitCode::from(REFUSED) }
+fn print_line(text: &str) -> std::io::Result<()> {
+    writeln!(std::io::stdout().lock(), "{text}")
 }
 
 #[cfg(test)]

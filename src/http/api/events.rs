@@ -29,45 +29,89 @@ use crate::service::{Service, ServiceError};
 /// Time after which a reader reconnects.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The events to list.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct EventQuery {
-    /// Only those of these types, separated by commas. A type that ends with a dot stands for all that begin with it.
-    #[param(example = "client.,daemon.died")]
-    r#type: Option<String>,
-    /// Only those of at least this severity.
-    severity: Option<Severity>,
-    /// Only those about this daemon.
-    daemon: Option<DaemonName>,
-    /// Only those about this tenant.
-    tenant: Option<TenantName>,
-    /// Only those about this GPU: UUID, unique prefix, index or PCI address.
-    gpu: Option<GpuRef>,
-    /// Only those about this client.
-    client: Option<ClientId>,
-    /// Only those about this operation.
-    operation: Option<Uuid>,
-    /// Only those that were caused by the event with this ID.
-    cause: Option<i64>,
-    /// Only those written at this time or later.
-    #[serde(default, with = "crate::domain::rfc3339::option")]
-    #[param(value_type = Option<String>, format = DateTime)]
-    since: Option<i64>,
-    /// Only those written before this time.
-    #[serde(default, with = "crate::domain::rfc3339::option")]
-    #[param(value_type = Option<String>, format = DateTime)]
-    until: Option<i64>,
-    /// Order of the events; `newest` by default.
-    #[serde(default)]
-    #[param(inline)]
-    order: EventOrder,
-    /// `next_cursor` of the previous page.
-    cursor: Option<String>,
-    /// The most items to return, 1 to 1000; 100 by default.
-    #[param(minimum = 1, maximum = 1000)]
-    limit: Option<u32>,
+/// Defines a query of events: the fields that select them, and those of its endpoint.
+macro_rules! event_query {
+    ($(#[$doc:meta])* $name:ident { $($own:tt)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Deserialize, IntoParams)]
+        #[serde(deny_unknown_fields)]
+        #[into_params(parameter_in = Query)]
+        pub(super) struct $name {
+            /// Only those of these types, separated by commas. A type that ends with a dot stands for all that begin with it.
+            #[param(example = "client.,daemon.died")]
+            r#type: Option<String>,
+            /// Only those of at least this severity.
+            severity: Option<Severity>,
+            /// Only those about this daemon.
+            daemon: Option<DaemonName>,
+            /// Only those about this tenant.
+            tenant: Option<TenantName>,
+            /// Only those about this GPU: UUID, unique prefix, index or PCI address.
+            gpu: Option<GpuRef>,
+            /// Only those about this client.
+            client: Option<ClientId>,
+            /// Only those about this operation.
+            operation: Option<Uuid>,
+            /// Only those that were caused by the event with this ID.
+            cause: Option<i64>,
+            /// Only those written at this time or later.
+            #[serde(default, with = "crate::domain::rfc3339::option")]
+            #[param(value_type = Option<String>, format = DateTime)]
+            since: Option<i64>,
+            /// Only those written before this time.
+            #[serde(default, with = "crate::domain::rfc3339::option")]
+            #[param(value_type = Option<String>, format = DateTime)]
+            until: Option<i64>,
+            $($own)*
+        }
+
+        impl $name {
+            async fn filter(&self, service: &Service, ctx: &RequestContext) -> Result<EventFilter, ServiceError> {
+                let types = self.r#type.as_deref().map(EventFilter::parse_types).transpose();
+                let filter = EventFilter {
+                    types: types.map_err(|error| ServiceError::field("/type", error.to_string()))?.unwrap_or_default(),
+                    severity: self.severity,
+                    daemon: self.daemon.clone(),
+                    tenant: self.tenant.clone(),
+                    client: self.client,
+                    operation: self.operation,
+                    cause: self.cause,
+                    since: self.since,
+                    until: self.until,
+                    ..EventFilter::default()
+                };
+                match &self.gpu {
+                    Some(gpu) => service.of_gpu(ctx, filter, &gpu.0).await,
+                    None => Ok(filter),
+                }
+            }
+        }
+    };
+}
+
+event_query! {
+    /// The events to list.
+    EventQuery {
+        /// Order of the events; `newest` by default.
+        #[serde(default)]
+        #[param(inline)]
+        order: EventOrder,
+        /// `next_cursor` of the previous page.
+        cursor: Option<String>,
+        /// The most items to return, 1 to 1000; 100 by default.
+        #[param(minimum = 1, maximum = 1000)]
+        limit: Option<u32>,
+    }
+}
+
+event_query! {
+    /// The events to follow, and the position at which to begin.
+    StreamQuery {
+        /// The ID of the event after which the stream begins, for clients that cannot send the header `Last-Event-ID`, which takes
+        /// precedence. With neither, the stream begins now.
+        #[param(minimum = 0)]
+        after: Option<i64>,
+    }
 }
 
 /// The order in which events are listed.
@@ -81,83 +125,17 @@ pub(super) enum EventOrder {
     Oldest,
 }
 
-/// The events to follow, and the position at which to begin.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct StreamQuery {
-    /// Only those of these types, separated by commas. A type that ends with a dot stands for all that begin with it.
-    #[param(example = "client.,daemon.died")]
-    r#type: Option<String>,
-    /// Only those of at least this severity.
-    severity: Option<Severity>,
-    /// Only those about this daemon.
-    daemon: Option<DaemonName>,
-    /// Only those about this tenant.
-    tenant: Option<TenantName>,
-    /// Only those about this GPU: UUID, unique prefix, index or PCI address.
-    gpu: Option<GpuRef>,
-    /// Only those about this client.
-    client: Option<ClientId>,
-    /// Only those about this operation.
-    operation: Option<Uuid>,
-    /// Only those written at this time or later.
-    #[serde(default, with = "crate::domain::rfc3339::option")]
-    #[param(value_type = Option<String>, format = DateTime)]
-    since: Option<i64>,
-    /// Only those written before this time.
-    #[serde(default, with = "crate::domain::rfc3339::option")]
-    #[param(value_type = Option<String>, format = DateTime)]
-    until: Option<i64>,
-    /// The ID of the event after which the stream begins, for clients that cannot send the header `Last-Event-ID`, which takes
-    /// precedence. With neither, the stream begins now.
-    #[param(minimum = 0)]
-    after: Option<i64>,
-}
-
-/// A filter before its GPU is resolved.
-struct UnresolvedFilter {
-    types: Option<String>,
-    gpu: Option<String>,
-    filter: EventFilter,
-}
-
-impl UnresolvedFilter {
-    async fn filter(self, service: &Service, ctx: &RequestContext) -> Result<EventFilter, ServiceError> {
-        let types = self.types.as_deref().map(EventFilter::parse_types).transpose();
-        let types = types.map_err(|error| ServiceError::field("/type", error.to_string()))?;
-        let filter = EventFilter { types: types.unwrap_or_default(), ..self.filter };
-        match &self.gpu {
-            Some(gpu) => service.of_gpu(ctx, filter, gpu).await,
-            None => Ok(filter),
-        }
-    }
-}
-
 /// List events
 #[utoipa::path(get, path = "/api/v1/events", operation_id = "list_events", tag = "events",
     extensions(("x-right" = json!(RequiredRight::OwnItems))), params(EventQuery),
     responses((status = 200, description = "Events, in the order that `order` says.", body = List<Event>)))]
 pub(super) async fn list(Call { app, ctx }: Call, Query(query): Query<EventQuery>) -> Answer<List<Event>> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
-    let EventQuery { daemon, tenant, client, operation, severity, since, until, cause, .. } = query;
-    let filter = EventFilter {
-        severity,
-        daemon,
-        tenant,
-        client,
-        operation,
-        since,
-        until,
-        cause,
-        ..EventFilter::default()
-    };
-    let wanted = UnresolvedFilter { types: query.r#type, gpu: query.gpu.map(|gpu| gpu.0), filter };
     let order = match query.order {
         EventOrder::Newest => Order::NewestFirst,
         EventOrder::Oldest => Order::OldestFirst,
     };
-    let filter = wanted.filter(&app.service, &ctx).await?;
+    let filter = query.filter(&app.service, &ctx).await?;
     Ok(axum::Json(app.service.events(&ctx, filter, order, &page).await?.into()))
 }
 
@@ -195,11 +173,7 @@ pub(super) async fn stream(
         Some(header) => Some(last_event_id(header)?),
         None => query.after,
     };
-    let StreamQuery { daemon, tenant, client, operation, severity, since, until, .. } = query;
-    let filter =
-        EventFilter { severity, daemon, tenant, client, operation, since, until, ..EventFilter::default() };
-    let wanted = UnresolvedFilter { types: query.r#type, gpu: query.gpu.map(|gpu| gpu.0), filter };
-    let filter = wanted.filter(&app.service, &ctx).await?;
+    let filter = query.filter(&app.service, &ctx).await?;
     let following = app.service.follow_events(&ctx, filter, last)?;
     let first = Message::default().retry(RETRY).id(following.at().to_string()).comment("events follow");
     let in_use = lifetime.in_use(app.service.clock());

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::http::extract::parse;
+use crate::domain::json;
+use crate::http::extract::refused;
 use crate::http::problem::Problem;
 use crate::service::{ServiceError, WriteOptions, etag};
 
@@ -21,7 +22,7 @@ impl MergePatch {
         let internal = |error: serde_json::Error| ServiceError::Internal(error.to_string());
         let mut merged = serde_json::to_value(spec).map_err(internal)?;
         merge(&mut merged, &self.0);
-        parse(&serde_json::to_vec(&merged).map_err(internal)?)
+        json::read_merged(merged).map_err(refused)
     }
 }
 
@@ -32,13 +33,13 @@ pub(super) fn at_revision(options: &WriteOptions, revision: i64) -> WriteOptions
     WriteOptions { if_match, ..options.clone() }
 }
 
+/// Merges a patch; what it removes is null, so that a name which no spec has is refused.
 fn merge(target: &mut Value, patch: &Map<String, Value>) {
     if !target.is_object() {
         *target = Value::Object(Map::new());
     }
     for (name, value) in patch {
         match value {
-            Value::Null => drop(target.as_object_mut().and_then(|fields| fields.remove(name))),
             Value::Object(deeper) => merge(&mut target[name.as_str()], deeper),
             value => target[name.as_str()] = value.clone(),
         }
@@ -51,26 +52,56 @@ mod tests {
 
     use super::*;
 
-    /// The examples of RFC 7396, appendix A, whose patches are objects.
+    /// The examples of RFC 7396, appendix A, whose patches are objects, with null for what is removed.
     #[test]
     fn patches_merge_as_the_rfc_has_it() {
         for (mut target, patch, expected) in [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
             (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
-            (json!({"a": "b"}), json!({"a": null}), json!({})),
-            (json!({"a": "b", "b": "c"}), json!({"a": null}), json!({"b": "c"})),
+            (json!({"a": "b"}), json!({"a": null}), json!({"a": null})),
+            (json!({"a": "b", "b": "c"}), json!({"a": null}), json!({"a": null, "b": "c"})),
             (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
             (json!({"a": "c"}), json!({"a": ["b"]}), json!({"a": ["b"]})),
-            (json!({"a": {"b": "c"}}), json!({"a": {"b": "d", "c": null}}), json!({"a": {"b": "d"}})),
+            (
+                json!({"a": {"b": "c"}}),
+                json!({"a": {"b": "d", "c": null}}),
+                json!({"a": {"b": "d", "c": null}}),
+            ),
             (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
             (json!(["a", "b"]), json!({"a": "b"}), json!({"a": "b"})),
             (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
             (json!("foo"), json!({"a": "b"}), json!({"a": "b"})),
-            (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+            (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {"ccc": null}}})),
         ] {
             let Value::Object(fields) = &patch else { unreachable!("all are objects") };
             merge(&mut target, fields);
             assert_eq!(target, expected, "{patch}");
+        }
+    }
+
+    #[test]
+    fn only_fields_of_the_spec_are_given_defaults() {
+        #[derive(serde::Serialize, serde::Deserialize, Debug, PartialEq)]
+        #[serde(deny_unknown_fields)]
+        struct Spec {
+            #[serde(default)]
+            sms: Option<u32>,
+            #[serde(default)]
+            gpus: Vec<String>,
+            #[serde(default)]
+            labels: std::collections::BTreeMap<String, String>,
+        }
+        let before = Spec { sms: Some(8), gpus: vec!["0".into()], labels: [("a".into(), "b".into())].into() };
+        let patched = |patch: Value| {
+            let Value::Object(patch) = patch else { unreachable!("all are objects") };
+            MergePatch(patch).onto::<Spec>(&before)
+        };
+        let empty = Spec { sms: None, gpus: Vec::new(), labels: std::collections::BTreeMap::default() };
+        let all = json!({"sms": null, "gpus": null, "labels": {"a": null, "b": null}});
+        assert_eq!(patched(all).expect("its own fields"), empty);
+        for unknown in [json!({"smss": null}), json!({"sms": null, "label": null}), json!({"x": {"y": null}})]
+        {
+            assert!(patched(unknown.clone()).is_err(), "{unknown}");
         }
     }
 }

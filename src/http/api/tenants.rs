@@ -25,6 +25,7 @@ use crate::http::{AppState, accept};
 use crate::service::access::context::RequestContext;
 use crate::service::page::Page;
 use crate::service::tenants::clients::{ClientFilter, ClientView};
+use crate::service::tenants::deletion::TenantDeletion;
 use crate::service::tenants::leases::{HeldLease, LeaseRequest, LeaseView};
 use crate::service::tenants::{EnvironmentView, TenantFilter, TenantView};
 use crate::service::{ServiceError, Written};
@@ -179,11 +180,8 @@ pub(super) async fn delete(
     conditions: Conditions,
 ) -> Result<StatusCode, Problem> {
     let options = conditions.options(query.dry_run);
-    if query.drain {
-        app.service.drain_tenant(&ctx, name, query.finished, options).await?;
-    } else {
-        app.service.delete_tenant(&ctx, name, query.finished, options).await?;
-    }
+    let deletion = TenantDeletion { drains: query.drain, is_finished: query.finished };
+    app.service.delete_tenant(&ctx, name, deletion, options).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

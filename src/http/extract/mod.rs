@@ -149,7 +149,7 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     })
 }
 
-fn refused(InvalidJsonValue { pointer, detail }: InvalidJsonValue) -> Problem {
+pub(super) fn refused(InvalidJsonValue { pointer, detail }: InvalidJsonValue) -> Problem {
     ServiceError::Invalid(vec![FieldError { pointer, detail }]).into()
 }
 
@@ -182,6 +182,9 @@ fn wrong_path(rejection: PathRejection) -> String {
         ErrorKind::ParseError { value, expected_type }
         | ErrorKind::ParseErrorAtIndex { value, expected_type, .. }
         | ErrorKind::ParseErrorAtKey { value, expected_type, .. } => not_one(&value, expected_type),
+        ErrorKind::DeserializeError { value, message, .. } if message.starts_with("UUID") => {
+            format!("{value:?} in the path is not an ID: give one as its list shows it")
+        }
         ErrorKind::DeserializeError { message, .. } => message,
         ErrorKind::InvalidUtf8InPathParam { key } => format!("{key} in the path is not valid UTF-8"),
         other => other.to_string(),

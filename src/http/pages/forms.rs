@@ -279,15 +279,16 @@ pub(super) fn shortened(text: &str) -> String {
 
 fn pairs(text: &str) -> Result<Value, String> {
     let mut pairs = Map::new();
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in text.lines().map(|line| line.trim_matches(' ')).filter(|line| !line.is_empty()) {
         let Some((key, value)) = line.split_once('=') else {
             return Err(format!(
                 "{:?} has no \"=\": write each on a separate line, for example team=search",
                 shortened(line)
             ));
         };
-        if pairs.insert(key.trim().to_owned(), value.trim().into()).is_some() {
-            return Err(format!("{:?} occurs twice: give each key once", key.trim()));
+        let (key, value) = (key.trim_end_matches(' '), value.trim_start_matches(' '));
+        if pairs.insert(key.to_owned(), value.into()).is_some() {
+            return Err(format!("{key:?} occurs twice: give each key once"));
         }
     }
     Ok(Value::Object(pairs))

@@ -14,6 +14,7 @@ use super::forms::Form;
 use super::frame::Outside;
 use super::login::{self, Unsent};
 use crate::http::acting::as_actor;
+use crate::http::audit::RefusalHandled;
 use crate::http::auth;
 use crate::http::peer::Peer;
 use crate::http::{AppState, accept};
@@ -29,7 +30,10 @@ pub(super) async fn require(
     next: Next,
 ) -> Response {
     let Some((admission, key)) = auth::session(&state, peer, request.headers()) else {
-        return log_in_first(&state, request).await;
+        let mut response = log_in_first(&state, request).await;
+        // A session that ended is no attempt to log in.
+        response.extensions_mut().insert(RefusalHandled);
+        return response;
     };
     if !request.method().is_safe()
         && let Err(problem) = auth::same_site(request.headers())

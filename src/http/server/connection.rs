@@ -33,6 +33,8 @@ const WINDOWS: (u32, u32) = (256 << 10, 1 << 20);
 /// Requests of an HTTP/2 connection that may be reset before they are processed; more is an attack. One that is reset later
 /// counts like any other in the caller's rate.
 const RESETS: usize = 20;
+/// Time for an HTTP/2 client that was asked to leave.
+const LEAVING: Duration = Duration::from_secs(2);
 
 /// Router, limits and certificates that all connections share.
 pub(super) struct Serving {
@@ -128,7 +130,7 @@ impl Serving {
         }
         let connection = protocol.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
-        let mut leaving = false;
+        let (mut leaving, idle) = (false, seconds(self.limits.idle_timeout_s));
         loop {
             tokio::select! {
                 ended = connection.as_mut() => {
@@ -139,7 +141,7 @@ impl Serving {
                 }
                 () = usage.stalled.cancelled() => return self.wire.closed(Closed::Stalled),
                 () = self.stop.cancelled(), if !leaving => {}
-                begun = usage.unused(seconds(self.limits.header_timeout_s), seconds(self.limits.idle_timeout_s)) => {
+                begun = usage.unused(seconds(self.limits.header_timeout_s), if leaving { LEAVING } else { idle }) => {
                     if !leaving {
                         self.wire.closed(if begun { Closed::Idle } else { Closed::Slow });
                     }

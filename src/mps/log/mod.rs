@@ -143,7 +143,9 @@ pub fn last_word(records: &[LogRecord], pid: u32) -> Option<String> {
     let is_about_itself = |record: &&LogRecord| {
         record.pid == pid
             && match &record.event {
-                LogEvent::Other(text) => !text.starts_with("NEW ") && !text.starts_with("User did not"),
+                LogEvent::Other(text) => {
+                    !["NEW ", "User did not", "Unknown command"].iter().any(|about| text.starts_with(about))
+                }
                 LogEvent::ServerExited { .. }
                 | LogEvent::DaemonExited { .. }
                 | LogEvent::ShuttingDown { .. } => true,

@@ -10,9 +10,20 @@ use crate::store::{self, transact};
 impl Backend {
     /// Records a refused or failed attempt, by the type of its problem, if its actor may have another row.
     pub async fn record_refusal(&self, attempt: AttemptedAction, outcome: AuditOutcome, problem: String) {
-        if self.refusals.by_actor.take(&attempt.actor).is_err() {
-            return;
+        if self.refusals.by_actor.take(&(attempt.actor.clone(), outcome)).is_ok() {
+            self.append_refusal(attempt, outcome, problem).await;
         }
+    }
+
+    /// Records an attempt without valid credentials, if its source may have another row.
+    pub async fn not_authenticated(&self, source: CallerSource, attempt: AttemptedAction) {
+        if self.refusals.by_source.take(&source).is_ok() && self.refusals.of_strangers.take(&()).is_ok() {
+            let problem = "urn:mps-manager:problem:unauthorized".to_owned();
+            self.append_refusal(attempt, AuditOutcome::Refused, problem).await;
+        }
+    }
+
+    async fn append_refusal(&self, attempt: AttemptedAction, outcome: AuditOutcome, problem: String) {
         let attempt = AttemptedAction { target: attempt.target.without_secrets(), ..attempt };
         let result = AuditResult { problem: Some((outcome, problem)), ..AuditResult::default() };
         let now = self.parts.clock.unix_ms();
@@ -20,14 +31,6 @@ impl Backend {
         if let Err(error) = written {
             // Nothing was done, so nothing has to be undone when the record is missing.
             tracing::error!(%error, "a refusal could not be recorded in the audit log");
-        }
-    }
-
-    /// Records an attempt without valid credentials, if its source may have another row.
-    pub async fn not_authenticated(&self, source: CallerSource, attempt: AttemptedAction) {
-        if self.refusals.by_source.take(&source).is_ok() {
-            let problem = "urn:mps-manager:problem:unauthorized".to_owned();
-            self.record_refusal(attempt, AuditOutcome::Refused, problem).await;
         }
     }
 }

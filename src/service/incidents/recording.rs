@@ -21,7 +21,7 @@ impl Backend {
         let (events, next) = match observed.await {
             Ok(observed) => observed,
             Err(error) => {
-                tracing::debug!(%error, "{subject} could not be looked for");
+                tracing::warn!(%error, "{subject} could not be looked for");
                 return true;
             }
         };

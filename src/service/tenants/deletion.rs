@@ -14,83 +14,61 @@ use crate::service::error::Found as _;
 use crate::service::{Backend, Result, Service, WriteOptions, check_precondition, etag};
 use crate::store::{self, transact};
 
+/// Deletion of a tenant.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TenantDeletion {
+    /// Lets it expire now, so that it admits no further process, and is deleted once it has none.
+    pub drains: bool,
+    /// No process will be started with its environment any more, so its directory is removed at once.
+    pub is_finished: bool,
+}
+
 impl Service {
-    /// Deletes a tenant; refused while its processes are connected.
-    ///
-    /// With `is_finished`, no process will be started with its environment any more, so its directory is removed at once.
+    /// Deletes a tenant; refused while its processes are connected, unless it is drained.
     pub async fn delete_tenant(
         &self,
         ctx: &RequestContext,
         name: TenantName,
-        is_finished: bool,
+        deletion: TenantDeletion,
         options: WriteOptions,
     ) -> Result<()> {
         let permit = ctx.require(Right::Administer)?;
-        self.with(&permit).delete_unused(&permit, name, is_finished, options).await
-    }
-
-    /// Drains a tenant: it expires now, so that it admits no further process and is deleted once it has none.
-    pub async fn drain_tenant(
-        &self,
-        ctx: &RequestContext,
-        name: TenantName,
-        is_finished: bool,
-        options: WriteOptions,
-    ) -> Result<()> {
-        let permit = ctx.require(Right::Administer)?;
-        self.with(&permit).drain(&permit, name, is_finished, options).await
+        self.with(&permit).delete(&permit, name, deletion, options).await
     }
 }
 
 impl Backend {
-    /// Lets a tenant expire now, so that it admits no further process, unless it is being drained already.
-    async fn drain(
+    async fn delete(
         self: &Arc<Self>,
         permit: &Permit,
         name: TenantName,
-        is_finished: bool,
+        TenantDeletion { drains, is_finished }: TenantDeletion,
         options: WriteOptions,
     ) -> Result<()> {
         self.refuse_read_only().await?;
-        let dry_run = options.dry_run;
-        let scope = ChangeScope::Tenant(name.clone(), None);
-        let drained = transact!(self, change(permit, scope, dry_run), |change| {
-            check_precondition(&options, Some(change.tenant(&name)?.generation))?;
+        if !drains {
+            self.refuse_with_processes(&name).await?;
+        }
+        let service = Arc::clone(self);
+        let (scope, dry_run) = (ChangeScope::Tenant(name.clone(), None), options.dry_run);
+        let ended = transact!(self, change(permit, scope, dry_run), |change| {
             let now = change.now;
             let tenant = change.objects.tenants.get_mut(&name).found("tenant", &name)?;
+            check_precondition(&options, Some(tenant.generation))?;
+            // A drain may have said so to an earlier manager.
+            let finished = (tenant.directory.clone(), is_finished || tenant.finished);
+            if !drains {
+                service.remove_tenant(change, &name).await?;
+                return Ok(finished);
+            }
             if !tenant.draining {
                 let expires_at = tenant.spec.expires_at.filter(|at| *at <= now).or(Some(now));
                 tenant.change(TenantSpec { expires_at, ..tenant.spec.clone() }, now);
             }
-            (tenant.draining, tenant.finished) = (true, tenant.finished || is_finished);
-            Ok(tenant.directory.clone())
+            (tenant.draining, tenant.finished) = (true, finished.1);
+            Ok(finished)
         })?;
-        if is_finished && !dry_run {
-            self.parts.fleet.context().handouts.finish(&drained.value);
-        }
-        Ok(())
-    }
-
-    /// Deletes a tenant that has no processes.
-    async fn delete_unused(
-        self: &Arc<Self>,
-        permit: &Permit,
-        name: TenantName,
-        is_finished: bool,
-        options: WriteOptions,
-    ) -> Result<()> {
-        self.refuse_read_only().await?;
-        self.refuse_with_processes(&name).await?;
-        let service = Arc::clone(self);
-        let (scope, dry_run) = (ChangeScope::Tenant(name.clone(), None), options.dry_run);
-        let deleted = transact!(self, change(permit, scope, dry_run), |change| {
-            let tenant = change.tenant(&name)?.clone();
-            check_precondition(&options, Some(tenant.generation))?;
-            service.remove_tenant(change, &name).await?;
-            // A drain may have said so to an earlier manager.
-            Ok((tenant.directory, is_finished || tenant.finished))
-        })?;
-        if let (directory, true) = &deleted.value
+        if let (directory, true) = &ended.value
             && !dry_run
         {
             self.parts.fleet.context().handouts.finish(directory);
@@ -141,7 +119,7 @@ impl Backend {
             RequestContext::of_manager(self.parts.clock, EXPIRE, target).require(Right::Administer)?;
         // One that was renewed meanwhile has another entity tag.
         let options = WriteOptions { if_match: Some(etag(tenant.generation)), ..WriteOptions::default() };
-        self.delete_unused(&permit, tenant.name.clone(), false, options).await?;
+        self.delete(&permit, tenant.name.clone(), TenantDeletion::default(), options).await?;
         Ok(true)
     }
 

@@ -4,7 +4,7 @@ pub(super) mod cache;
 pub mod clients;
 mod committed;
 mod conditions;
-mod deletion;
+pub mod deletion;
 mod directories;
 pub(super) mod engine_files;
 mod history;

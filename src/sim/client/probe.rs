@@ -78,8 +78,9 @@ pub fn run(dir: &Path, allocate_up_to: Option<u64>) -> ExitCode {
         return ExitCode::from(REFUSED);
     };
     let text = serde_json::to_string(&report).expect("the report has string keys only");
-    // A reader that is gone would not see an error either.
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
+    if writeln!(std::io::stdout().lock(), "{text}").is_err() {
+        return ExitCode::from(2);
+    }
     if report.error.is_none() { ExitCode::SUCCESS } else { ExitCode::from(REFUSED) }
 }
 

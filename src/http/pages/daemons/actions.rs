@@ -17,6 +17,7 @@ use crate::http::pages::forms::{Field, Form, FormErrors, Shape, rehearsal_refusa
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::{followed, refusal};
 use crate::http::problem::Reply;
+use crate::service;
 use crate::service::daemons::DaemonView;
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::{ServiceError, WriteOptions, etag};
@@ -26,24 +27,26 @@ use crate::service::{ServiceError, WriteOptions, etag};
 struct ConfirmedAction {
     title: &'static str,
     /// The operation with the values of the form; `None` for a release, which is done at once.
-    operation: Option<fn(&ActionForm) -> OperationRequest>,
+    operation: Option<fn(&ActionForm) -> service::Result<OperationRequest>>,
 }
 
 const STOP: ConfirmedAction =
-    ConfirmedAction::of("Stop", |form| OperationRequest::StopDaemon { grace_s: form.grace_s });
+    ConfirmedAction::of("Stop", |form| Ok(OperationRequest::StopDaemon { grace_s: form.grace()? }));
 const RESTART: ConfirmedAction =
-    ConfirmedAction::of("Restart", |form| OperationRequest::RestartDaemon { grace_s: form.grace_s });
+    ConfirmedAction::of("Restart", |form| Ok(OperationRequest::RestartDaemon { grace_s: form.grace()? }));
 const DRAIN: ConfirmedAction =
-    ConfirmedAction::of("Drain", |&ActionForm { timeout_s, on_timeout, .. }| OperationRequest::DrainDaemon {
-        timeout_s,
-        on_timeout,
+    ConfirmedAction::of("Drain", |&ActionForm { timeout_s, on_timeout, .. }| {
+        Ok(OperationRequest::DrainDaemon { timeout_s, on_timeout })
     });
 const RELEASE: ConfirmedAction = ConfirmedAction { title: "Release", operation: None };
 const DELETE: ConfirmedAction =
-    ConfirmedAction::of("Delete", |form| OperationRequest::DeleteDaemon { grace_s: form.grace_s });
+    ConfirmedAction::of("Delete", |form| Ok(OperationRequest::DeleteDaemon { grace_s: form.grace()? }));
 
 impl ConfirmedAction {
-    const fn of(title: &'static str, operation: fn(&ActionForm) -> OperationRequest) -> Self {
+    const fn of(
+        title: &'static str,
+        operation: fn(&ActionForm) -> service::Result<OperationRequest>,
+    ) -> Self {
         Self { title, operation: Some(operation) }
     }
 }
@@ -58,6 +61,12 @@ struct ActionForm {
     timeout_s: u32,
     #[serde(default)]
     on_timeout: OnTimeout,
+}
+
+impl ActionForm {
+    fn grace(&self) -> Result<u32, ServiceError> {
+        checked_grace(self.grace_s)
+    }
 }
 
 fn default_drain() -> u32 {
@@ -182,10 +191,9 @@ async fn done(
     options: WriteOptions,
 ) -> Result<Option<Uuid>, ServiceError> {
     let fields: ActionForm = form.read(&FIELDS)?;
-    checked_grace(fields.grace_s)?;
     let Some(operation) = action.operation else {
         return app.service.release_daemon(ctx, name.clone(), options).await.map(|()| None);
     };
-    let operation = app.service.operate(ctx, name.clone(), operation(&fields), options).await?;
+    let operation = app.service.operate(ctx, name.clone(), operation(&fields)?, options).await?;
     Ok(Some(operation.id))
 }

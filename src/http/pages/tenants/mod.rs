@@ -39,6 +39,7 @@ use crate::http::problem::{Answer, Problem, Reply};
 use crate::service::daemons::DaemonView;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
+use crate::service::tenants::deletion::TenantDeletion;
 use crate::service::tenants::leases::HeldLease;
 use crate::service::tenants::{EnvironmentView, TenantFilter, TenantView};
 use crate::service::{WriteOptions, etag};
@@ -319,7 +320,10 @@ async fn confirm_delete(call: Call, Path(name): Path<TenantName>) -> Reply {
     let Call { app, ctx } = &call;
     ctx.require(Right::Administer)?;
     let tenant = app.service.tenant(ctx, &name, false).await?;
-    let rehearsed = app.service.delete_tenant(ctx, name.clone(), false, WriteOptions::rehearsal()).await;
+    let rehearsed = app
+        .service
+        .delete_tenant(ctx, name.clone(), TenantDeletion::default(), WriteOptions::rehearsal())
+        .await;
     let refused = rehearsal_refusal(ctx, rehearsed)?;
     let frame = call.frame(Section::Tenants, format!("Delete {name}")).await;
     Ok(rendered(&DeletePage { frame, tenant, refused }))
@@ -328,7 +332,7 @@ async fn confirm_delete(call: Call, Path(name): Path<TenantName>) -> Reply {
 async fn delete(Call { app, ctx }: Call, Path(name): Path<TenantName>, form: super::forms::Form) -> Reply {
     let revision = form.text("revision").parse().ok();
     let options = WriteOptions { if_match: revision.map(etag), ..WriteOptions::default() };
-    app.service.delete_tenant(&ctx, name, false, options).await?;
+    app.service.delete_tenant(&ctx, name, TenantDeletion::default(), options).await?;
     Ok(Redirect::to("/tenants").into_response())
 }
 

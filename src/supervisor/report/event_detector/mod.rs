@@ -286,7 +286,8 @@ impl EventDetector {
             let end = server.and_then(|server| server_ends.get(&server));
             let cause = match status.phase {
                 Phase::Stopped => Some(EventType::DaemonStopped),
-                _ if has_no_process => Some(EventType::DaemonDied),
+                _ if has_no_process && self.died => Some(EventType::DaemonDied),
+                _ if has_no_process => Some(EventType::DaemonStopped),
                 _ => end.and_then(|end| end.cause_for(client.pid)),
             };
             // Its server may have died under it, which is seen later than the client's end.

@@ -145,7 +145,9 @@ impl EventDetector {
         let cause = match (latest.status.pid, latest.status.phase) {
             _ if killed => Some(EventType::ServerReplaced),
             (None, Phase::Stopped | Phase::Stopping) => Some(EventType::DaemonStopped),
-            (None, _) => Some(EventType::DaemonDied),
+            (None, _) if self.died => Some(EventType::DaemonDied),
+            // Between the two commands of a restart.
+            (None, _) => Some(EventType::DaemonStopped),
             _ => None,
         };
         let lost_work =

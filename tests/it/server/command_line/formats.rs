@@ -64,7 +64,7 @@ fn wrong_line_is_shown_with_its_file() {
     let output = host.cli(&["diff", "-f", file.to_str().expect("text")]);
     let words = stderr_of(&output);
     assert!(words.contains(&format!("--> {}:3:26", file.display())), "{words}");
-    assert!(words.contains("cannot be read: line 3 column 26: a whole number from 0 to "), "{words}");
+    assert!(words.contains("cannot be read: line 3 column 26: a whole number from 0 is"), "{words}");
 }
 
 #[test]

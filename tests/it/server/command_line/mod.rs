@@ -1,6 +1,7 @@
 //! The command line against a manager: nouns, exit codes, formats, contexts, and bad input.
 
 mod formats;
+mod lost_answers;
 mod nouns;
 mod reference;
 mod refusals;
