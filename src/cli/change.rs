@@ -5,12 +5,11 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use tokio::time::Instant;
 
 use super::confirm::ConfirmArgs;
 use super::fetch::GpuNames;
 use super::spec_changes::{described, differences};
-use super::wait::{AWAY, RETRY, waiting};
+use super::wait::{waiting, when_back};
 use crate::client::{Client, ClientError};
 use crate::domain::DeviceMemoryLimit;
 
@@ -137,20 +136,6 @@ impl SpecAnswer {
 /// Number of times that a change is tried again after another caller's change came first.
 const TRIES: u32 = 5;
 
-/// A change whose answer was lost.
-struct Sent {
-    /// The spec before it.
-    before: Option<Value>,
-    /// Time until which the manager is waited for.
-    until: Instant,
-}
-
-impl Sent {
-    fn is_waited_for(&self) -> bool {
-        Instant::now() < self.until
-    }
-}
-
 /// Changes fields of the object at a path, or creates it from `new`; the server waits up to `wait` for the effect.
 ///
 /// Exact fields replace the object by `new` with these fields. If it would lose other settings, the user is asked first.
@@ -164,15 +149,11 @@ pub(super) async fn change(
     confirm: ConfirmArgs,
 ) -> Result<SpecAnswer, ClientError> {
     let mut tries = 0;
-    let mut sent: Option<Sent> = None;
+    // The spec before a change whose answer was lost.
+    let mut lost_before = None;
     loop {
-        let current: Option<(Value, String)> = match client.get_tagged(path).await {
-            Err(error) if error.is_away() && sent.as_ref().is_some_and(Sent::is_waited_for) => {
-                tokio::time::sleep(RETRY).await;
-                continue;
-            }
-            current => current?,
-        };
+        let read = async || client.get_tagged::<Value>(path).await;
+        let current = if lost_before.is_some() { when_back(read).await? } else { read().await? };
         let (before, tag) = match current {
             Some((view, tag)) => (Some(view["spec"].clone()), Some(tag)),
             None => (None, None),
@@ -195,7 +176,7 @@ pub(super) async fn change(
         let target = if dry_run { rehearsal } else { waiting(path, wait) };
         match client.put::<Value>(&target, tag.as_deref(), &spec).await {
             Ok(view) => {
-                let (made, changes) = match sent.map_or(before, |sent| sent.before) {
+                let (made, changes) = match lost_before.unwrap_or(before) {
                     None => (SpecChange::Created, fields.understood(&view["spec"])),
                     Some(before) if before == view["spec"] => (SpecChange::Unchanged, Vec::new()),
                     Some(before) => (SpecChange::Changed, differences(&before, &view["spec"])),
@@ -210,9 +191,9 @@ pub(super) async fn change(
                 tries += 1;
             }
             // Whether it was done is seen once the manager is back; if not, it is done then.
-            Err(error) if error.is_away() && !dry_run && sent.as_ref().is_none_or(Sent::is_waited_for) => {
-                sent.get_or_insert(Sent { before, until: Instant::now() + AWAY });
-                tokio::time::sleep(RETRY).await;
+            Err(error) if error.is_away() && !dry_run && tries < TRIES => {
+                tries += 1;
+                lost_before.get_or_insert(before);
             }
             Err(error) => return Err(error),
         }

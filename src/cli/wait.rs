@@ -21,9 +21,9 @@ const NEWS: Duration = Duration::from_secs(1);
 /// Longest time for which the manager holds an answer.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Interval between attempts to reach a manager that is away.
-pub(super) const RETRY: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_secs(1);
 /// Time for which the manager may be away, as for a restart.
-pub(super) const AWAY: Duration = Duration::from_secs(30);
+const AWAY: Duration = Duration::from_secs(30);
 /// Exit code of a program that SIGINT ended, as shells report it.
 pub(super) const INTERRUPTED: u8 = 130;
 
@@ -39,6 +39,17 @@ pub(super) struct WaitArgs {
 pub(super) fn waiting(path: &str, longest: Duration) -> String {
     let seconds = longest.min(LONGEST).as_secs();
     if seconds == 0 { path.to_owned() } else { format!("{path}?wait_s={seconds}") }
+}
+
+/// Repeats a read while the manager is away, as long as a restart may take.
+pub(super) async fn when_back<T>(read: impl AsyncFn() -> Result<T, ClientError>) -> Result<T, ClientError> {
+    let until = Instant::now() + AWAY;
+    loop {
+        match read().await {
+            Err(error) if error.is_away() && Instant::now() < until => tokio::time::sleep(RETRY).await,
+            answer => return answer,
+        }
+    }
 }
 
 /// A progress line on a terminal; prints nothing elsewhere.

@@ -12,7 +12,7 @@ use super::super::nouns::{DAEMON, TENANT};
 use super::super::output::{DIFFERS, complain, remark};
 use super::super::server::CallArgs;
 use super::super::spec_fields::unset_words;
-use super::super::wait::{ProgressLine, WaitArgs};
+use super::super::wait::{ProgressLine, WaitArgs, when_back};
 use super::fields::TenantFieldArgs;
 use crate::client::{Client, ClientError};
 use crate::domain::TenantName;
@@ -93,7 +93,8 @@ async fn announced(
     let above = |condition: &&Condition| condition.kind == ConditionType::ClientsAboveMaximum;
     parts.extend(written.status.conditions.iter().find(above).map(|above| above.message.clone()));
     if !written.status.weakens.is_empty() {
-        let daemon: DaemonView = client.get(&DAEMON.path_of(&written.spec.daemon)).await?;
+        let path = DAEMON.path_of(&written.spec.daemon);
+        let daemon: DaemonView = when_back(async || client.get(&path).await).await?;
         let names = GpuNames::read(client).await;
         let without = written.status.gpus.iter();
         let without = without.filter(|gpu| written.spec.memory_limit(&daemon.spec, gpu).is_none());
