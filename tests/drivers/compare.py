@@ -99,6 +99,10 @@ class Side:
         path = self.home / "l/control.log"
         return path.read_text(errors="replace").splitlines() if path.exists() else []
 
+    def await_rest(self):
+        """Waits until nothing is logged any more: a session may be answered before it is logged."""
+        eventually("the log is at rest", lambda: (before := self.log()) and not time.sleep(0.5) and before == self.log())
+
     def same(self, text):
         """Text without what differs from run to run."""
         text = re.sub(r"x{50,}", lambda run: f"<{len(run[0])} x>", text.replace(str(self.home), "DIR"))
@@ -138,6 +142,8 @@ def play(side):
     eventually("the daemon answers", lambda: side.call(lines=["get_server_list"])[2] == "rc 0")
     yield "files of a daemon", side.files()
     yield "-d again", side.call("-d")
+    eventually("its first session is logged", lambda: any(line.endswith("UI closed") for line in side.log()))
+    side.await_rest()
     (side.home / "l/control.log").write_text("")
     for query in QUERIES:
         yield query, side.call(lines=[query])
@@ -160,8 +166,7 @@ def play(side):
         yield "start_server -uid 0", side.call(lines=["start_server -uid 0"])[:2]
         eventually("the server ends", lambda: sum("exited with status" in line for line in side.log()) > ended)
         yield "after the server", side.call(lines=["get_server_list", "ps"])
-    # A session may be answered before it is logged.
-    eventually("the log is at rest", lambda: (before := side.log()) and not time.sleep(0.5) and before == side.log())
+    side.await_rest()
     # Which of two processes writes first is nobody's promise, so the lines of a server are sorted among themselves.
     lines = [re.sub(r"^\[[-0-9 :.]+ (\w+) +\d+\] ", r"\1: ", side.same(line)) for line in side.log()]
     of_servers = [line for line in lines if "erver N" in line or "Shm" in line or "new server" in line]
