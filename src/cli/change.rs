@@ -153,7 +153,7 @@ pub(super) async fn change(
     let mut lost_before = None;
     loop {
         let read = async || client.get_tagged::<Value>(path).await;
-        let current = if lost_before.is_some() { when_back(read).await? } else { read().await? };
+        let current = if lost_before.is_some() { when_back(read, || {}).await? } else { read().await? };
         let (before, tag) = match current {
             Some((view, tag)) => (Some(view["spec"].clone()), Some(tag)),
             None => (None, None),

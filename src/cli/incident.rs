@@ -79,7 +79,7 @@ pub(super) async fn run(command: IncidentCommand) -> Result<ExitCode, ClientErro
             let client = call.client()?;
             let incidents = INCIDENT.read(&client, &filters, 0).await?;
             INCIDENT.layout().print(&incidents, call.format());
-            // A caller who may not see the host is told nothing about it.
+            // A caller who may not see the host gets no remark about it.
             let host: Option<HostView> = client.get("/api/v1/host").await.ok();
             let unwritten =
                 host.as_ref().and_then(|host| host.conditions.iter().find(|fault| hides(fault.kind)));

@@ -41,14 +41,18 @@ pub(super) fn waiting(path: &str, longest: Duration) -> String {
     if seconds == 0 { path.to_owned() } else { format!("{path}?wait_s={seconds}") }
 }
 
-/// Repeats a read while the manager is away, as long as a restart may take.
-pub(super) async fn when_back<T>(read: impl AsyncFn() -> Result<T, ClientError>) -> Result<T, ClientError> {
+/// Repeats a read while the manager is away, as long as a restart may take; `waits` is called before each pause.
+pub(super) async fn when_back<T>(
+    read: impl AsyncFn() -> Result<T, ClientError>,
+    waits: impl Fn(),
+) -> Result<T, ClientError> {
     let until = Instant::now() + AWAY;
     loop {
         match read().await {
-            Err(error) if error.is_away() && Instant::now() < until => tokio::time::sleep(RETRY).await,
+            Err(error) if error.is_away() && Instant::now() < until => waits(),
             answer => return answer,
         }
+        tokio::time::sleep(RETRY).await;
     }
 }
 
@@ -207,21 +211,14 @@ async fn read_again(
     progress: &ProgressLine,
 ) -> Result<Operation, ClientError> {
     let path = waiting(&format!("/api/v1/operations/{id}"), NEWS);
-    let until = Instant::now() + AWAY;
-    loop {
-        match client.get(&path).await {
-            Err(error) if error.is_away() && Instant::now() < until => {
-                progress.say(&format!("{doing}: waiting for the manager"));
-                tokio::time::sleep(RETRY).await;
-            }
-            Err(error) if error.is_away() => {
-                return Err(format!(
-                    "{error}\nOperation {id} is resumed when the manager is back: `mps-manager operation wait {id}` waits for it"
-                ).into());
-            }
-            answer => return answer,
-        }
-    }
+    let waits = || progress.say(&format!("{doing}: waiting for the manager"));
+    when_back(async || client.get(&path).await, waits).await.map_err(|error| match error {
+        error if error.is_away() => format!(
+            "{error}\nOperation {id} is resumed when the manager is back: `mps-manager operation wait {id}` waits for it"
+        )
+        .into(),
+        error => error,
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Tones of states: how a state stands out, on a terminal as on a page.
 
-/// How a state stands out.
+/// Emphasis of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tone {
     /// Something does not work.

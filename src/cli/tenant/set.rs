@@ -94,7 +94,7 @@ async fn announced(
     parts.extend(written.status.conditions.iter().find(above).map(|above| above.message.clone()));
     if !written.status.weakens.is_empty() {
         let path = DAEMON.path_of(&written.spec.daemon);
-        let daemon: DaemonView = when_back(async || client.get(&path).await).await?;
+        let daemon: DaemonView = when_back(async || client.get(&path).await, || {}).await?;
         let names = GpuNames::read(client).await;
         let without = written.status.gpus.iter();
         let without = without.filter(|gpu| written.spec.memory_limit(&daemon.spec, gpu).is_none());
