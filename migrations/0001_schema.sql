@@ -131,7 +131,9 @@ CREATE TABLE tenants (
     -- takes the drain back.
     draining            INTEGER NOT NULL DEFAULT 0 CHECK (draining IN (0, 1)),
     -- Whether no process will be started with the environment of a drained tenant any more, so that its directory goes with it.
-    finished            INTEGER NOT NULL DEFAULT 0 CHECK (finished IN (0, 1))
+    finished            INTEGER NOT NULL DEFAULT 0 CHECK (finished IN (0, 1)),
+    -- The operation that waits for its processes to leave a partition: it admits none meanwhile.
+    held_by             TEXT
 ) STRICT;
 CREATE INDEX tenants_by_daemon ON tenants (daemon, name);
 CREATE INDEX tenants_by_expiry ON tenants (expires_at) WHERE expires_at IS NOT NULL;

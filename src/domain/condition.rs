@@ -254,6 +254,8 @@ words! {
         Over,
         /// A page of the database is corrupt.
         PageCorrupt,
+        /// The tenant's partition is emptied for another layout.
+        PartitionDrained,
         /// A partition has another ID than the recorded one.
         PartitionIdDiffers,
         /// A process of another tenant is in the partition.
@@ -413,7 +415,9 @@ impl ConditionReason {
         match self {
             Self::AwaitingReadBack => ReasonOutlook::Passes,
             Self::DaemonNotReady => ReasonOutlook::OfDaemon,
-            Self::Cordoned | Self::Maintenance | Self::Expired => ReasonOutlook::Wanted,
+            Self::Cordoned | Self::Maintenance | Self::Expired | Self::PartitionDrained => {
+                ReasonOutlook::Wanted
+            }
             Self::DirectoryUnreachable
             | Self::PartitionInUse
             | Self::PartitionNotProven

@@ -26,11 +26,15 @@ pub enum OnTimeout {
 }
 
 /// Time limit of a drain, and the action at its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct DrainLimit {
     /// Seconds to wait for clients, counted from the start of the drain, also over a restart of the manager.
+    #[serde(default = "default_drain")]
+    #[schema(maximum = 86400, default = 300)]
     pub timeout_s: u32,
     /// Action on clients that are still connected then.
+    #[serde(default)]
     pub on_timeout: OnTimeout,
 }
 

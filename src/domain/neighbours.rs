@@ -70,6 +70,7 @@ mod tests {
             directory: TenantDirectory::parse("0123456789").expect("a directory"),
             draining: false,
             finished: false,
+            held: false,
         }
     }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::client::{ClientId, StoppedPolicy};
 use super::layout::active::PartitionPolicy;
 use super::layout::{GpuMap, roles};
-use super::maintenance::OnTimeout;
+use super::maintenance::{DrainLimit, OnTimeout};
 use super::{DaemonName, GpuUuid, LayoutName};
 
 /// Name of the step in which a drain ends the clients that are left at its time limit; its outcome names what was left running.
@@ -72,6 +72,9 @@ pub enum OperationRequest {
         drift_policy: PartitionPolicy,
         /// True if partitions that stay may be recreated.
         recreate: bool,
+        /// Limit of the wait for the clients of partitions that are removed; left out if the operation does not wait for them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        drain: Option<DrainLimit>,
         /// Note on why it is done.
         note: Option<String>,
     },
@@ -126,7 +129,8 @@ impl HostLayout {
     pub fn request(&self) -> OperationRequest {
         let Self { layout, version, gpu_map, drift_policy, recreate, .. } = self.clone();
         let note = Some("host file".to_owned());
-        OperationRequest::ApplyLayout { layout, version, gpu_map, drift_policy, recreate, note }
+        let drain = None;
+        OperationRequest::ApplyLayout { layout, version, gpu_map, drift_policy, recreate, drain, note }
     }
 }
 

@@ -301,6 +301,8 @@ pub struct Tenant {
     pub draining: bool,
     /// True if its drain declared that no process will be started with its environment any more.
     pub finished: bool,
+    /// True while an operation waits for its processes to leave a partition that a layout removes: it admits no process meanwhile.
+    pub held: bool,
 }
 
 impl Tenant {
@@ -317,6 +319,11 @@ impl Tenant {
     /// clock, which may be set back.
     pub fn has_expired(&self, now: i64) -> bool {
         self.draining || self.spec.has_expired(now)
+    }
+
+    /// Returns true if it admits no process at `now`, in unix milliseconds.
+    pub fn is_closed(&self, now: i64) -> bool {
+        self.held || self.has_expired(now)
     }
 }
 

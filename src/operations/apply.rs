@@ -1,45 +1,58 @@
 //! Applying a layout: planned on a fresh poll, written as desired, and waited for; reverted if it fails.
 
-use std::time::Duration;
-
 use super::daemon::handle;
 use super::engine::the_daemon;
 use super::layout::{
     ApplyFailed, Awaited, DesiredLayoutChange, READ_BACK, RemovedPartition, RunProgress, WRITE,
 };
-use super::{Engine, OperationFailure, Result, Stop};
+use super::{Engine, OperationFailure, Result, Stop, partition_drain};
 use crate::domain::count::counted;
 use crate::domain::layout::active::ActiveLayout;
-use crate::domain::layout::outlook::LayoutPlanStep;
+use crate::domain::layout::outlook::{Allowed, LayoutPlanStep};
 use crate::domain::layout::plan::Action;
 use crate::domain::layout::status::LayoutStatus;
+use crate::domain::maintenance::DrainLimit;
 use crate::domain::operation::{Operation, Undo};
 use crate::domain::partitions::PartitionRef;
-use crate::store;
 use crate::store::operations::CompletedStep;
-
-/// Longest wait for the poll that is planned on.
-const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(
     engine: &Engine,
     operation: &Operation,
     active: ActiveLayout,
     recreate: bool,
+    drain: Option<DrainLimit>,
     undo: Option<Undo>,
 ) -> Result<(), Stop> {
     let change = DesiredLayoutChange { active, applied: None, recreate, from_empty: false };
-    let stop = match undo {
-        Some(undo) => undo.into(),
-        None => match apply(engine, operation, change).await {
-            Ok((status, _)) => match engine.verify_shares(operation, status.as_ref()).await? {
-                (_, None) => return Ok(engine.complete(operation).await?),
-                (_, Some(why)) => Stop::Failed(why.into()),
-            },
-            Err((failed, _)) => Stop::Failed(failed.why.into()),
-        },
+    let done = match undo {
+        Some(undo) => Err(undo.into()),
+        None => drained_and_applied(engine, operation, change, drain).await,
     };
+    let Err(stop) = done else { return Ok(()) };
+    if drain.is_some() && !engine.has_written(operation).await? {
+        engine.undo(operation.id, || partition_drain::release(engine, operation)).await?;
+    }
     back(engine, operation, stop).await
+}
+
+async fn drained_and_applied(
+    engine: &Engine,
+    operation: &Operation,
+    change: DesiredLayoutChange,
+    drain: Option<DrainLimit>,
+) -> Result<(), Stop> {
+    if let Some(limit) = drain
+        && !engine.has_written(operation).await?
+    {
+        partition_drain::run(engine, operation, &change, limit).await?;
+    }
+    let (status, _) =
+        apply(engine, operation, change).await.map_err(|(failed, _)| Stop::Failed(failed.why.into()))?;
+    match engine.verify_shares(operation, status.as_ref()).await? {
+        (_, None) => Ok(engine.complete(operation).await?),
+        (_, Some(why)) => Err(Stop::Failed(why.into())),
+    }
 }
 
 /// Plans, writes the desired state, and waits for it; an operation that has written it before only waits.
@@ -97,18 +110,16 @@ async fn plan(
 ) -> Result<Vec<RemovedPartition>> {
     let planning = async {
         let daemon = the_daemon(operation)?;
-        let mut reader = engine.store.read().await?;
-        let layout = store::layouts::content(&mut reader, &change.active).await;
-        drop(reader);
-        let layout = layout?;
-        let plan = engine.layout_plan(daemon, &change.active, &layout, POLL_TIMEOUT).await?;
+        let plan = engine.planned(daemon, &change.active).await?;
         if change.from_empty
             && let Some(message) = plan.not_empty()
         {
             return Err(message.into());
         }
-        let refusals: Vec<&str> =
-            plan.refusals(change.recreate).map(|blocked| blocked.message.as_str()).collect();
+        let refusals: Vec<&str> = plan
+            .refusals(Allowed { recreate: change.recreate, drain: false })
+            .map(|blocked| blocked.message.as_str())
+            .collect();
         if !refusals.is_empty() {
             return Err(refusals.join("; ").into());
         }

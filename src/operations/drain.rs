@@ -4,6 +4,7 @@
 //! tenants. Processes recorded by operators are waited for, and are never signalled unless MPS lists them. A drain that fails or is
 //! cancelled leaves the daemon as it was; one that succeeds leaves it cordoned.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ use super::engine::the_daemon;
 use super::{Engine, OperationFailure, Result, Stop};
 use crate::domain::DaemonName;
 use crate::domain::client::{ClientId, LeaseKind, LeaseRecord, StoppedPolicy};
-use crate::domain::count::counted;
+use crate::domain::count::{counted, enumerated};
 use crate::domain::daemon::DaemonSpec;
+use crate::domain::layout::active::ActiveLayout;
 use crate::domain::maintenance::{DrainLimit, OnTimeout};
 use crate::domain::operation::{END_CLIENTS, Operation, Undo};
 use crate::domain::timings::Timings;
@@ -58,7 +60,7 @@ pub(super) async fn run(
                 set_schedulable(engine, operation, false).await.map(|_| ((), "cordoned".to_owned()))
             })
             .await?;
-        empty(engine, operation, std::slice::from_ref(daemon), limit, true).await?;
+        empty(engine, operation, &Emptied::Cordoned(daemon), limit).await?;
         engine.close_to_cancel(operation.id).await
     };
     match drained.await {
@@ -114,21 +116,42 @@ async fn set_schedulable(engine: &Engine, operation: &Operation, schedulable: bo
     Ok(changed)
 }
 
-/// Waits until no client is left on these daemons, and at the time limit acts as `limit` demands.
-///
-/// With `guarded`, it fails when the one daemon is made schedulable meanwhile.
+/// Parts of the host that are emptied of clients.
+pub(super) enum Emptied<'a> {
+    /// A cordoned daemon; it fails if the daemon is made schedulable meanwhile.
+    Cordoned(&'a DaemonName),
+    /// Daemons that are stopped next, which ends the clients of those that cannot be read, too.
+    GoingDown(&'a [DaemonName]),
+    /// The partitions of a daemon that a layout removes.
+    Partitions {
+        /// The daemon.
+        daemon: &'a DaemonName,
+        /// The layout.
+        active: &'a ActiveLayout,
+    },
+}
+
+impl Emptied<'_> {
+    fn daemons(&self) -> &[DaemonName] {
+        match self {
+            Self::GoingDown(daemons) => daemons,
+            Self::Cordoned(daemon) | Self::Partitions { daemon, .. } => std::slice::from_ref(*daemon),
+        }
+    }
+}
+
+/// Waits until no client is left there, and at the time limit acts as `limit` demands.
 pub(super) async fn empty(
     engine: &Engine,
     operation: &Operation,
-    daemons: &[DaemonName],
+    emptied: &Emptied<'_>,
     limit: DrainLimit,
-    guarded: bool,
 ) -> Result<(), Stop> {
     let began = operation.steps.iter().find(|step| step.name == WAIT).map(|step| step.started_at);
     let until = began.unwrap_or_else(|| engine.clock.unix_ms()) + i64::from(limit.timeout_s) * 1000;
     let left = engine
         .step(operation.id, WAIT, async {
-            let left = wait(engine, operation, daemons, until, guarded).await?;
+            let left = wait(engine, operation, emptied, until).await?;
             match (&left, limit.on_timeout) {
                 (None, _) => Ok((None, "no client is connected, and no lease is held".to_owned())),
                 (Some(left), OnTimeout::Terminate) => {
@@ -146,16 +169,15 @@ pub(super) async fn empty(
     if left.is_none() {
         return Ok(());
     }
-    engine.step(operation.id, END_CLIENTS, terminate(engine, operation, daemons, !guarded)).await
+    engine.step(operation.id, END_CLIENTS, terminate(engine, operation, emptied)).await
 }
 
 /// Waits until no client is left; returns the remaining ones at the deadline.
 async fn wait(
     engine: &Engine,
     operation: &Operation,
-    daemons: &[DaemonName],
+    emptied: &Emptied<'_>,
     until: i64,
-    guarded: bool,
 ) -> Result<Option<DaemonOccupants>, Stop> {
     let cancel = engine.cancel_token(operation.id);
     let poll = Timings::duration(engine.fleet.context().timings.drain_poll_ms);
@@ -163,13 +185,13 @@ async fn wait(
     loop {
         let occupants = tokio::select! {
             () = cancel.cancelled() => return Err(Stop::Cancelled),
-            occupants = occupants(engine, daemons) => occupants?,
+            occupants = occupants(engine, emptied) => occupants?,
         };
         if occupants.none() {
             return Ok(None);
         }
-        if guarded {
-            refuse_uncordoned(engine, daemons).await?;
+        if let Emptied::Cordoned(daemon) = emptied {
+            refuse_uncordoned(engine, daemon).await?;
         }
         let left = u64::try_from(until - engine.clock.unix_ms()).unwrap_or(0);
         if left == 0 {
@@ -196,32 +218,30 @@ async fn wait(
     }
 }
 
-async fn refuse_uncordoned(engine: &Engine, daemons: &[DaemonName]) -> Result<()> {
+async fn refuse_uncordoned(engine: &Engine, name: &DaemonName) -> Result<()> {
     let mut reader = engine.store.read().await?;
-    for name in daemons {
-        let daemon = store::daemons::get(&mut reader, name).await?;
-        if daemon.is_some_and(|daemon| daemon.spec.schedulable) {
-            return Err(format!("daemon {name} was made schedulable again while it was drained").into());
-        }
+    let daemon = store::daemons::get(&mut reader, name).await?;
+    if daemon.is_some_and(|daemon| daemon.spec.schedulable) {
+        return Err(format!("daemon {name} was made schedulable again while it was drained").into());
     }
     Ok(())
 }
 
 /// Ends the remaining clients, in the safe order.
 ///
-/// A daemon that cannot be read is a failure, unless `going_down` is set: it is then stopped next, if need be with signals, and that ends
-/// its clients, too.
+/// A daemon that cannot be read is a failure, unless it is going down: it is then stopped next, if need be with signals, and that ends its
+/// clients, too.
 async fn terminate(
     engine: &Engine,
     operation: &Operation,
-    daemons: &[DaemonName],
-    going_down: bool,
+    emptied: &Emptied<'_>,
 ) -> Result<((), String), Stop> {
+    let (daemons, going_down) = (emptied.daemons(), matches!(emptied, Emptied::GoingDown(_)));
     let cancel = engine.cancel_token(operation.id);
     let mut ended = 0;
     let mut spared = Spared::default();
     for _ in 0..ROUNDS {
-        let occupants = spared.without(occupants(engine, daemons).await?);
+        let occupants = spared.without(occupants(engine, emptied).await?);
         if occupants.none() {
             return Ok(((), format!("{ended} ended{spared}")));
         }
@@ -272,7 +292,7 @@ async fn terminate(
             }
         }
     }
-    match spared.without(occupants(engine, daemons).await?) {
+    match spared.without(occupants(engine, emptied).await?) {
         left if left.none() => Ok(((), format!("{ended} ended{spared}"))),
         left if going_down && left.only_unread() => {
             Ok(((), format!("{ended} ended{spared}; what cannot be read goes down with its daemon: {left}")))
@@ -369,13 +389,24 @@ struct DaemonOccupants {
     holders: Vec<ClientId>,
     /// Processes recorded by operators that are not, or not yet, clients.
     recorded: Vec<ClientId>,
+    /// Partitions that are in use by processes that cannot be determined.
+    unknown: Vec<String>,
     /// Daemons that could not be read, with the reason; their processes are unknown.
     unread: Vec<(DaemonName, OperationFailure)>,
 }
 
 impl DaemonOccupants {
+    /// Keeps these processes alone; one that is neither a client nor holds a lease is only waited for.
+    fn retain(&mut self, mut those: BTreeSet<ClientId>) {
+        self.clients.retain(|(_, client)| those.remove(client));
+        self.holders.retain(|holder| those.remove(holder));
+        self.recorded.retain(|holder| those.remove(holder));
+        self.recorded.extend(those);
+    }
+
     fn none(&self) -> bool {
-        self.clients.is_empty() && self.leased().next().is_none() && self.unread.is_empty()
+        let is_any_known = !self.clients.is_empty() || self.leased().next().is_some();
+        !is_any_known && self.unread.is_empty() && self.unknown.is_empty()
     }
 
     /// Returns true if no client is left, except on daemons that cannot be read.
@@ -419,6 +450,9 @@ impl std::fmt::Display for DaemonOccupants {
         if is_anyone_known && !self.unread.is_empty() {
             write!(f, ", and perhaps others")?;
         }
+        if !self.unknown.is_empty() {
+            write!(f, "; in {} are processes that cannot be determined", enumerated(&self.unknown))?;
+        }
         for (daemon, why) in &self.unread {
             write!(
                 f,
@@ -429,7 +463,17 @@ impl std::fmt::Display for DaemonOccupants {
     }
 }
 
-async fn occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<DaemonOccupants> {
+async fn occupants(engine: &Engine, emptied: &Emptied<'_>) -> Result<DaemonOccupants> {
+    let mut occupants = all_occupants(engine, emptied.daemons()).await?;
+    if let Emptied::Partitions { daemon, active } = emptied {
+        let inside = engine.in_removed_partitions(daemon, active).await?;
+        occupants.retain(inside.known);
+        occupants.unknown = inside.unknown_in;
+    }
+    Ok(occupants)
+}
+
+async fn all_occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<DaemonOccupants> {
     let mut occupants = DaemonOccupants::default();
     let polls = daemons.iter().map(|daemon| async move {
         let handle = handle(engine, daemon)?;

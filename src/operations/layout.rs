@@ -4,7 +4,7 @@
 //! that dies at any point leaves either the old desired layout or the new one. The row of the change tells which: if it exists, the new one
 //! is desired, unless the journal says that the operation was going back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::daemon::handle;
@@ -34,6 +34,8 @@ use crate::supervisor::{FreshError, Handle, Observed};
 
 /// Longest time for a layout to be applied, or taken back: a daemon that has to be started takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// Longest wait for the poll that is planned on.
+const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The step that writes the desired state.
 pub(super) const WRITE: &str = "write the layout";
 /// The step that records the outcome.
@@ -125,6 +127,14 @@ pub(super) struct Awaited<'a> {
     pub(super) from: i64,
 }
 
+/// Processes in the partitions that a change removes.
+#[derive(Debug, Default)]
+pub(super) struct InRemovedPartitions {
+    pub(super) known: BTreeSet<ClientId>,
+    /// Partitions that are in use by processes that cannot be determined.
+    pub(super) unknown_in: Vec<String>,
+}
+
 /// Progress of a run, as far as it was observed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RunProgress {
@@ -206,6 +216,32 @@ impl Engine {
         ))
     }
 
+    /// Plans a stored layout for a daemon on a fresh poll.
+    pub(super) async fn planned(&self, daemon: &DaemonName, active: &ActiveLayout) -> Result<LayoutPlan> {
+        let mut reader = self.store.read().await?;
+        let layout = store::layouts::content(&mut reader, active).await?;
+        drop(reader);
+        Ok(self.layout_plan(daemon, active, &layout, POLL_TIMEOUT).await?)
+    }
+
+    /// Returns the processes in the partitions that a layout removes, on a fresh poll.
+    pub(super) async fn in_removed_partitions(
+        &self,
+        daemon: &DaemonName,
+        active: &ActiveLayout,
+    ) -> Result<InRemovedPartitions> {
+        let mut inside = InRemovedPartitions::default();
+        for blocker in self.planned(daemon, active).await?.blocked {
+            let Blocked::InUse { clients, partition, gpu, id } = blocker.what else { continue };
+            if clients.is_empty() {
+                let name = partition.map_or_else(|| format!("{gpu}/{id}"), |name| name.to_string());
+                inside.unknown_in.push(format!("partition {name}"));
+            }
+            inside.known.extend(clients);
+        }
+        Ok(inside)
+    }
+
     /// Writes what a daemon is to hold and what it goes back to, and publishes it; once, whichever process dies meanwhile. Gives the
     /// generation of the desired state.
     ///
@@ -226,6 +262,7 @@ impl Engine {
             let previous = Previous { layout: spec.layout.clone(), applied };
             let change = LayoutChange { previous, recreate: requested.recreate };
             store::layouts::put_change(&mut *db, id, &name, &change).await?;
+            store::tenants::release(&mut *db, id).await?;
             if requested.applied.is_some() {
                 store::layouts::put_applied(db, &name, requested.applied.as_ref(), now).await?;
             }

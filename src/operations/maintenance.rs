@@ -11,9 +11,10 @@ use futures_util::future::{BoxFuture, join_all};
 use tokio::time::Instant;
 
 use super::daemon::{handle, readiness, stopped};
+use super::drain::{self, Emptied};
 use super::engine::names;
 use super::holders::Holders;
-use super::{Engine, OperationFailure, Result, Stop, drain};
+use super::{Engine, OperationFailure, Result, Stop};
 use crate::domain::count::{counted, joined};
 use crate::domain::daemon::{Daemon, DesiredState};
 use crate::domain::event::DomainEvent;
@@ -80,7 +81,7 @@ async fn take_down(
             .await?;
         loop {
             let emptied = covered(engine).await?;
-            drain::empty(engine, operation, &emptied, limit, false).await?;
+            drain::empty(engine, operation, &Emptied::GoingDown(&emptied), limit).await?;
             engine.close_to_cancel(id).await?;
             if hold_down(engine, emptied).await? {
                 break;

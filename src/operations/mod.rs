@@ -13,6 +13,7 @@ mod failure;
 pub mod holders;
 mod layout;
 mod maintenance;
+mod partition_drain;
 mod percentage_layout;
 mod replay;
 mod terminate;
@@ -154,14 +155,22 @@ impl Engine {
                 return maintenance::begin(self, operation, gpus, limit, undo).await;
             }
             OperationRequest::EndMaintenance => maintenance::end(self, operation).await,
-            OperationRequest::ApplyLayout { layout, version, gpu_map, drift_policy, recreate, note: _ } => {
+            OperationRequest::ApplyLayout {
+                layout,
+                version,
+                gpu_map,
+                drift_policy,
+                recreate,
+                drain,
+                note: _,
+            } => {
                 let active = ActiveLayout {
                     name: layout.clone(),
                     version: *version,
                     gpu_map: gpu_map.clone(),
                     drift_policy: *drift_policy,
                 };
-                return Box::pin(apply::run(self, operation, active, *recreate, undo)).await;
+                return Box::pin(apply::run(self, operation, active, *recreate, *drain, undo)).await;
             }
             OperationRequest::ApplySpec { daemons, layouts, delete_daemons, delete_layouts, .. } => {
                 let spec = apply_spec::AppliedSpec { daemons, layouts, delete_daemons, delete_layouts };

@@ -50,8 +50,8 @@ pub async fn desired_of(
     let mut desired = plan.map_err(unplannable)?;
     desired.revision = *revision;
     desired.directories = tenants.iter().map(directory_tenant).collect();
-    let draining = tenants.iter().filter(|tenant| tenant.draining);
-    desired.draining = draining.map(|tenant| tenant.directory.clone()).collect();
+    let closed = tenants.iter().filter(|tenant| tenant.draining || tenant.held);
+    desired.draining = closed.map(|tenant| tenant.directory.clone()).collect();
     desired.layout = layouts::desired(db, daemon, gpus).await?;
     if let Some(layout) =
         desired.layout.as_ref().filter(|layout| layout.enforcement == Enforcement::Percentage)

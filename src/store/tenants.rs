@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use sqlx::{QueryBuilder, Sqlite};
+use uuid::Uuid;
 
 use super::rows::execute;
 use super::values::{AsJson, AsText};
@@ -20,7 +21,7 @@ macro_rules! select {
         sqlx::query!(
             r#"SELECT name AS "name!: AsText<TenantName>", spec AS "spec: AsJson<TenantSpec>", generation, daemon_generation, created_at,
                 updated_at, directory AS "directory: AsText<TenantDirectory>", expires_at, draining AS "draining: bool",
-                finished AS "finished: bool" FROM tenants "# + $rest
+                finished AS "finished: bool", held_by IS NOT NULL AS "held: bool" FROM tenants "# + $rest
             $(, $value)*
         )
         .map(|row| Tenant {
@@ -33,6 +34,7 @@ macro_rules! select {
             directory: row.directory.0,
             draining: row.draining,
             finished: row.finished,
+            held: row.held,
         })
     };
 }
@@ -157,6 +159,21 @@ pub async fn put(db: &mut Db, tenants: &[&Tenant]) -> Result<()> {
     Ok(())
 }
 
+/// Has tenants admit no process while this operation waits for theirs.
+pub async fn hold(db: &mut Db, operation: Uuid, tenants: &[TenantName]) -> Result<()> {
+    execute!(
+        db,
+        "UPDATE tenants SET held_by = ? WHERE name IN (SELECT value FROM json_each(?))",
+        operation.to_string(),
+        to_json(&tenants)
+    )
+}
+
+/// Has the tenants that an operation held admit processes again.
+pub async fn release(db: &mut Db, operation: Uuid) -> Result<()> {
+    execute!(db, "UPDATE tenants SET held_by = NULL WHERE held_by = ?", operation.to_string())
+}
+
 /// The first event that a tenant's tokens may read: earlier ones are of another tenant that had its name.
 pub async fn events_visible_from(db: &mut Db, name: &TenantName) -> Result<Option<i64>> {
     let from = sqlx::query_scalar!("SELECT events_visible_from FROM tenants WHERE name = ?", name.as_str());
@@ -204,6 +221,7 @@ mod tests {
                             directory,
                             draining: false,
                             finished: false,
+                            held: false,
                         };
                         put(&mut *db, &[&tenant]).await?;
                     }

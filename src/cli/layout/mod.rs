@@ -8,15 +8,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use serde_json::json;
 
 use self::arguments::{DocumentOutputArgs, LayoutTargetArgs};
 use super::confirm::ConfirmArgs;
+use super::daemon::TimeoutAction;
 use super::nouns::{DAEMON, LAYOUT};
 use super::output::line;
 use super::server::{CallArgs, ServerArgs};
-use super::values::whole_number;
+use super::values::{choice, whole_number};
 use super::wait::WaitArgs;
 use crate::client::ClientError;
+use crate::domain::duration::parse_seconds;
 use crate::domain::{DaemonName, LayoutName};
 
 /// Commands on layouts.
@@ -67,7 +70,8 @@ pub(super) enum LayoutCommand {
     /// Apply a layout to a daemon; exit 1 if it was refused or undone
     #[command(after_help = "Examples:
   mps-manager layout apply web_prod --daemon gpu1
-  mps-manager layout apply web_prod -f web_prod.yaml --daemon gpu1 --drift-policy repair")]
+  mps-manager layout apply web_prod -f web_prod.yaml --daemon gpu1 --drift-policy repair
+  mps-manager layout apply web_prod --daemon gpu1 --recreate --drain 30m --on-timeout terminate")]
     Apply {
         #[command(flatten)]
         target: LayoutTargetArgs,
@@ -77,6 +81,14 @@ pub(super) enum LayoutCommand {
         /// Action on partitions that others create or remove; by default, the daemon's setting, or report
         #[arg(long, value_parser = ["report", "repair"])]
         drift_policy: Option<String>,
+        /// Wait this long for the clients of partitions that are removed; their tenants admit no others meanwhile
+        #[arg(long, value_name = "DURATION", value_parser = parse_seconds::<u32>)]
+        drain: Option<u32>,
+        /// Action on clients that are left after the time of --drain
+        #[arg(long, value_enum, default_value_t = TimeoutAction::Fail, requires = "drain")]
+        on_timeout: TimeoutAction,
+        #[command(flatten)]
+        confirm: ConfirmArgs,
         #[command(flatten)]
         wait: WaitArgs,
     },
@@ -136,8 +148,12 @@ pub(super) async fn run(command: LayoutCommand) -> Result<ExitCode, ClientError>
             verbs::import(&call, &path.or(file).expect("clap requires one")).await
         }
         LayoutCommand::Plan(target) => verbs::plan(&target).await,
-        LayoutCommand::Apply { target, recreate, drift_policy, wait } => {
-            verbs::apply(&target, recreate, drift_policy, wait).await
+        LayoutCommand::Apply { target, recreate, drift_policy, drain, on_timeout, confirm, wait } => {
+            let drain =
+                drain.map(|timeout_s| json!({"timeout_s": timeout_s, "on_timeout": choice(&on_timeout)}));
+            let allowed = json!({"recreate": recreate, "drift_policy": drift_policy, "drain": drain});
+            let confirm = (on_timeout == TimeoutAction::Terminate).then_some(confirm);
+            verbs::apply(&target, allowed, confirm, wait).await
         }
         LayoutCommand::Assert(target) => verbs::compare(&target).await,
         LayoutCommand::Export { name, daemon, output, server } => {

@@ -19,7 +19,7 @@ use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::document::{Document, DocumentLayout};
-use crate::domain::layout::outlook::LayoutPlan;
+use crate::domain::layout::outlook::{Allowed, LayoutPlan};
 use crate::domain::layout::{Version, text};
 use crate::domain::operation::Operation;
 use crate::domain::{DaemonName, LayoutName};
@@ -127,28 +127,35 @@ pub(super) async fn plan(target: &LayoutTargetArgs) -> Result<ExitCode, ClientEr
         line!("{}", plan.text().trim_end());
     }
     // What `apply` would refuse, with and without --recreate.
-    let refused = plan.refusals(true).next().is_some() || plan.needs_recreate;
+    let refused =
+        plan.refusals(Allowed { recreate: true, drain: false }).next().is_some() || plan.needs_recreate;
     Ok(if refused { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS })
 }
 
 pub(super) async fn apply(
     target: &LayoutTargetArgs,
-    recreate: bool,
-    drift_policy: Option<String>,
+    allowed: Value,
+    confirm: Option<ConfirmArgs>,
     wait: WaitArgs,
 ) -> Result<ExitCode, ClientError> {
     let (named, client) = (named(target)?, target.call.client()?);
     let read_body = request_body(&client, target, named.as_ref()).await?;
     let mut body = read_body.clone();
     let daemon = body["daemon"].as_str().unwrap_or_default().to_owned();
-    body["recreate"] = json!(recreate);
-    body["drift_policy"] = json!(drift_policy);
+    for (name, value) in allowed.as_object().into_iter().flatten() {
+        body[name] = value.clone();
+    }
     if let Some(named) = &named {
         body["note"] = json!(named.note);
     }
-    // Only for the words: if it is refused, so is the layout itself, with the better message.
+    // Only for the words and the question: if it is refused, so is the layout itself, with the better message.
     let plan = client.post::<LayoutPlan>(&format!("{}/plan", LAYOUT.path_of(&target.name)), &read_body).await;
     let was_in_force = plan.as_ref().is_ok_and(|plan| plan.in_force);
+    if let (Some(confirm), Ok(plan)) = (confirm, &plan)
+        && !plan.blocked.is_empty()
+    {
+        confirm.ask(&format!("{}. Terminate those that are left when the time is over?", plan.summary))?;
+    }
     let operation: Operation = client.post(&format!("{}/apply", LAYOUT.path_of(&target.name)), &body).await?;
     let name = &target.name;
     let done = if was_in_force {

@@ -120,6 +120,31 @@ impl Blocked {
         }
     }
 
+    /// Describes the blocker where the clients and the box that allows it are shown beside it; `name` gives the name of a GPU.
+    pub fn in_brief(&self, name: impl Fn(&GpuUuid) -> String) -> String {
+        match self {
+            Self::TooManyChunks { step, partition, requested, free, .. } => {
+                let (step, requested) = (step + 1, counted(*requested, "chunk"));
+                format!(
+                    "{partition} (step {step}) asks for {requested}, and at most {free} can be had at that step"
+                )
+            }
+            Self::InUse { partition, id, clients, .. } => {
+                let partition = partition.as_ref().map_or_else(|| id.to_string(), ToString::to_string);
+                let clients = match clients.len() {
+                    0 => "clients that cannot be determined".to_owned(),
+                    some => counted(some, "client"),
+                };
+                format!("{partition} has to be removed and is in use by {clients}")
+            }
+            Self::MadeAgain { partition, .. } => {
+                format!("{partition} must be recreated in the layout's order, which may change its ID")
+            }
+            Self::NotListed { gpu } => format!("the daemon lists no partitions of {}", name(gpu)),
+            Self::OwnShare(own) => own.to_string(),
+        }
+    }
+
     /// Returns the part of a request to apply a layout that this blocks, as a JSON pointer.
     pub fn pointer(&self) -> &'static str {
         match self {

@@ -21,7 +21,9 @@ pub mod plan;
 pub mod record;
 pub mod replay;
 pub mod roles;
+pub mod sizes;
 pub mod status;
+pub mod summary;
 pub mod text;
 mod yaml_words;
 

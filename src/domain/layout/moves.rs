@@ -139,6 +139,19 @@ impl std::fmt::Display for PartitionHolder {
     }
 }
 
+impl TenantMove {
+    /// Describes the move in a few words.
+    pub fn in_words(&self) -> String {
+        let Self { tenant, .. } = self;
+        match (&self.from, &self.to) {
+            (Some(from), Some(to)) if from != to => format!("tenant {tenant} moves from {from} to {to}"),
+            (None, Some(to)) => format!("tenant {tenant} is bound to {to}"),
+            (_, Some(to)) => format!("tenant {tenant} gets a new {to}"),
+            (_, None) => format!("tenant {tenant} loses its partition"),
+        }
+    }
+}
+
 impl std::fmt::Display for TenantMove {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = |name: &Option<PartitionName>| {

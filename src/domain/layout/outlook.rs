@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use super::blocked::Blocked;
 use super::moves::{TenantMove, TenantPartition, TenantPrediction};
 use super::plan::{Action, GpuTotals, Plan, PlannedStep, Reason};
+use super::summary::summary;
 use super::{AddStep, Enforcement, GpuMap, Layout, VersionRef};
 use crate::count::counted;
 use crate::tenant::Tenant;
@@ -28,6 +29,8 @@ pub struct LayoutPlan {
     /// The GPU of each role.
     #[schema(schema_with = crate::layout::roles_by_uuid)]
     pub gpu_map: GpuMap,
+    /// The changes in one sentence: which partitions stay, grow, come and go, and how many clients have to stop first.
+    pub summary: String,
     /// The steps, in the order in which they are done.
     pub steps: Vec<LayoutPlanStep>,
     /// Chunks and SMs of each GPU, before and after the plan.
@@ -75,6 +78,15 @@ pub struct LayoutBlocker {
     pub message: String,
 }
 
+/// What a request allows, so that it does not block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Allowed {
+    /// Partitions that stay may be recreated.
+    pub recreate: bool,
+    /// The clients of partitions that are removed are waited for.
+    pub drain: bool,
+}
+
 /// Input of an outlook.
 #[derive(Debug, Clone, Copy)]
 pub struct OutlookInput<'a> {
@@ -115,6 +127,7 @@ impl LayoutPlan {
     pub fn of(plan: Plan, prospect: &OutlookInput<'_>) -> Self {
         let tenants = tenants(&plan, prospect);
         let in_force = plan.is_empty() && plan.blocked.is_empty();
+        let summary = summary(&plan);
         let steps: Vec<LayoutPlanStep> =
             plan.steps.into_iter().map(|step| LayoutPlanStep { command: step.command(), step }).collect();
         let needs_recreate = plan.blocked.iter().any(|blocked| matches!(blocked, Blocked::MadeAgain { .. }));
@@ -125,6 +138,7 @@ impl LayoutPlan {
             enforcement: prospect.layout.enforcement,
             gpu_map: prospect.gpu_map.clone(),
             needs_recreate,
+            summary,
             reserves_nothing: plan.reserves_nothing,
             in_force,
             tenants,
@@ -145,6 +159,9 @@ impl LayoutPlan {
     #[must_use]
     pub fn moving(mut self, moves: Vec<TenantMove>) -> Self {
         if !moves.is_empty() {
+            if self.in_force {
+                self.summary = moves.iter().map(TenantMove::in_words).collect::<Vec<_>>().join("; ");
+            }
             self.in_force = false;
             // The holders of a partition come and go, and are left out of the digest.
             let bindings: Vec<_> =
@@ -156,10 +173,14 @@ impl LayoutPlan {
         self
     }
 
-    /// Returns the blockers; with `recreate`, without partitions that only have to be recreated.
-    pub fn refusals(&self, recreate: bool) -> impl Iterator<Item = &LayoutBlocker> {
-        let only_again = |blocked: &Blocked| matches!(blocked, Blocked::MadeAgain { .. });
-        self.blocked.iter().filter(move |blocked| !(recreate && only_again(&blocked.what)))
+    /// Returns the blockers that remain.
+    pub fn refusals(&self, allowed: Allowed) -> impl Iterator<Item = &LayoutBlocker> {
+        let remains = move |blocked: &&LayoutBlocker| match blocked.what {
+            Blocked::MadeAgain { .. } => !allowed.recreate,
+            Blocked::InUse { .. } => !allowed.drain,
+            _ => true,
+        };
+        self.blocked.iter().filter(remains)
     }
 
     /// Describes the partitions that are there on the layout's GPUs; `None` if there are none.
@@ -197,6 +218,7 @@ impl LayoutPlan {
     fn write(&self, text: &mut String) -> std::fmt::Result {
         writeln!(text, "--- daemon {} as it is", self.daemon)?;
         writeln!(text, "+++ layout {} version {}", self.layout, self.version)?;
+        writeln!(text, "# {}", self.summary)?;
         if self.enforcement == Enforcement::Percentage {
             writeln!(
                 text,
@@ -231,9 +253,6 @@ impl LayoutPlan {
         }
         for change in &self.moves {
             writeln!(text, "~ {change}")?;
-        }
-        if self.in_force {
-            writeln!(text, "# nothing to do")?;
         }
         Ok(())
     }

@@ -95,7 +95,7 @@ impl Service {
         let permit = ctx.require(Right::Operate)?;
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
-        let timeout_s = checked_drain(request.timeout_s)?;
+        let timeout_s = checked_drain("/timeout_s", request.timeout_s)?;
         let present = backend.gpus().await?;
         let named = request.gpus.map(|named| {
             named
@@ -154,11 +154,11 @@ impl Service {
 }
 
 /// Refuses an implausibly long drain timeout.
-pub(super) fn checked_drain(timeout_s: u32) -> Result<u32> {
+pub(in crate::service) fn checked_drain(pointer: &str, timeout_s: u32) -> Result<u32> {
     if timeout_s <= LONGEST_DRAIN_S {
         return Ok(timeout_s);
     }
-    Err(field!("/timeout_s", "timeout_s is {timeout_s}: give at most {LONGEST_DRAIN_S} seconds"))
+    Err(field!(pointer, "timeout_s is {timeout_s}: give at most {LONGEST_DRAIN_S} seconds"))
 }
 
 /// Refuses a second operation on maintenance while one is running.

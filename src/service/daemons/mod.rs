@@ -314,7 +314,7 @@ impl Backend {
     ) -> Result<Operation> {
         self.refuse_read_only().await?;
         if let OperationRequest::DrainDaemon { timeout_s, .. } = request {
-            checked_drain(timeout_s)?;
+            checked_drain("/timeout_s", timeout_s)?;
         }
         let precondition = options.clone();
         transact!(self, request_operation(permit, options), |db, _| {

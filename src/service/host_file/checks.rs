@@ -9,6 +9,7 @@ use crate::domain::daemon::{DaemonSpec, Mode};
 use crate::domain::host_file::{HostChange, HostChangeAction, HostObjectKind, StoredHost, fits};
 use crate::domain::layout::Layout;
 use crate::domain::layout::active::ActiveLayout;
+use crate::domain::layout::outlook::Allowed;
 use crate::domain::{DaemonName, GpuUuid, LayoutName};
 use crate::service::daemons::layout_fit::refuse_strategy;
 use crate::service::layouts::Projected;
@@ -185,7 +186,7 @@ impl Backend {
         let Some(daemon) = self.stored_daemon(name).await? else { return Ok(()) };
         let projected = Projected { daemon, active: active.clone(), layout };
         if let Some(plan) = faults.keep(&place, self.plan_of(&projected).await)? {
-            for blocker in plan.refusals(compared.file_options.recreate) {
+            for blocker in plan.refusals(Allowed { recreate: compared.file_options.recreate, drain: false }) {
                 // The file is applied again, since its layout is not stored yet.
                 let remedy = "apply the file with `mps-manager apply --recreate`";
                 faults.conflict(place.clone(), blocker.what.in_words(remedy));

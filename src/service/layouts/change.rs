@@ -14,14 +14,15 @@ use crate::domain::layout::assertion::{
     Asserted, Assertion, differences, not_listed, share_differences, spec_difference,
 };
 use crate::domain::layout::moves::moves;
-use crate::domain::layout::outlook::LayoutPlan;
+use crate::domain::layout::outlook::{Allowed, LayoutPlan};
 use crate::domain::layout::{Enforcement, GpuMap, Layout, Role, VersionRef, map_roles};
+use crate::domain::maintenance::DrainLimit;
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::{DaemonName, LayoutName};
 use crate::operations::OutlookError;
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::daemons::layout_fit::{refuse_mode, refuse_strategy};
-use crate::service::daemons::maintenance::refuse_in_maintenance;
+use crate::service::daemons::maintenance::{checked_drain, refuse_in_maintenance};
 use crate::service::error::{Found as _, conflict};
 use crate::service::{Backend, FieldError, Result, Service, ServiceError, WriteOptions};
 use crate::store::{self, layouts::NewVersion, transact};
@@ -74,6 +75,10 @@ pub struct ApplyRequest {
     /// True to allow that partitions that stay are recreated, which may change their IDs.
     #[serde(default)]
     pub recreate: bool,
+    /// Limit of the wait for the clients of partitions that are removed, in one operation with the change: the tenants bound to them admit
+    /// no process meanwhile. Left out, such clients block the change.
+    #[serde(default)]
+    pub drain: Option<DrainLimit>,
     /// Reaction to drift of partitions; by default, the daemon's present setting.
     #[serde(default)]
     pub drift_policy: Option<PartitionPolicy>,
@@ -200,24 +205,28 @@ impl Service {
         let author = ctx.actor.subject.to_string();
         check_note(request.note.as_deref())?;
         check_digest(request.plan.as_deref())?;
+        if let Some(limit) = request.drain {
+            checked_drain("/drain/timeout_s", limit.timeout_s)?;
+        }
         if let Some(answered) = backend.answered(ctx).await? {
             return Ok(answered);
         }
         let projected = backend.projected(&name, &request.target()).await?;
         let plan = backend.plan_of(&projected).await?;
-        refuse_blocked(&plan, request.recreate)?;
+        refuse_blocked(&plan, Allowed { recreate: request.recreate, drain: request.drain.is_some() })?;
         refuse_another(&plan, request.plan.as_deref())?;
         let Projected { daemon, active, .. } = projected;
         let before = daemon.spec.layout.map(|layout| layout.drift_policy);
         let drift_policy = request.drift_policy.or(before).unwrap_or_default();
         let ActiveLayout { name, version, gpu_map, .. } = active;
-        let ApplyRequest { layout, recreate, note, .. } = request;
+        let ApplyRequest { layout, recreate, drain, note, .. } = request;
         let operation = OperationRequest::ApplyLayout {
             layout: name,
             version,
             gpu_map,
             drift_policy,
             recreate,
+            drain,
             note: note.clone(),
         };
         let new = layout.map(|layout| OwnedVersion { layout, author, note });
@@ -385,9 +394,9 @@ fn refuse_another(plan: &LayoutPlan, digest: Option<&str>) -> Result<()> {
 }
 
 /// Refuses a blocked plan, with each blocker.
-pub(in crate::service) fn refuse_blocked(plan: &LayoutPlan, recreate: bool) -> Result<()> {
+pub(in crate::service) fn refuse_blocked(plan: &LayoutPlan, allowed: Allowed) -> Result<()> {
     let errors: Vec<FieldError> = plan
-        .refusals(recreate)
+        .refusals(allowed)
         .map(|blocked| FieldError {
             pointer: blocked.what.pointer().to_owned(),
             detail: blocked.message.clone(),

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::domain::access::Right;
 use crate::domain::gpu::GpuRef;
 use crate::domain::layout::document::{DocumentLayout, FingerprintDifference, Recorded};
+use crate::domain::layout::outlook::Allowed;
 use crate::domain::layout::replay::{Replay, ReplayCause};
 use crate::domain::layout::text::{self, LayoutFormat};
 use crate::domain::layout::{Enforcement, GpuMap, Layout, Role};
@@ -143,7 +144,7 @@ impl Service {
         if let Some(message) = plan.not_empty() {
             return Err(ServiceError::Conflict(message));
         }
-        refuse_blocked(&plan, false)?;
+        refuse_blocked(&plan, Allowed::default())?;
         let Projected { daemon, active, layout } = projected;
         let (expected, shares) = match recorded {
             Some(recorded) if layout.enforcement == Enforcement::Static => {

@@ -36,8 +36,15 @@ pub(super) fn not_applied(
     (reason, message)
 }
 
-/// Refuses new processes of a tenant that has expired.
-pub(super) fn refuse_expired(tenant: &Tenant, now: i64) -> Result<()> {
+/// Refuses new processes of a tenant that has expired, or whose partition is being emptied.
+pub(super) fn refuse_closed(tenant: &Tenant, now: i64) -> Result<()> {
+    if tenant.held && !tenant.has_expired(now) {
+        let text = format!(
+            "tenant {} admits no processes while its partition is emptied for another layout: try again when that operation has ended",
+            tenant.name
+        );
+        return Err(ServiceError::Conflict(text).visible_to_tenants());
+    }
     let Some(at) = tenant.spec.expires_at.filter(|_| tenant.has_expired(now)) else { return Ok(()) };
     let (name, at) = (&tenant.name, rfc3339::format(at));
     let why = if tenant.draining { "is drained".to_owned() } else { format!("expired at {at}") };
@@ -48,9 +55,11 @@ pub(super) fn refuse_expired(tenant: &Tenant, now: i64) -> Result<()> {
     Err(ServiceError::Conflict(text).visible_to_tenants())
 }
 
-/// Returns the reason why an expired tenant is not ready, with the refusal of its processes; `None` if it has not expired.
-pub(super) fn expiry_refusal(tenant: &Tenant, now: i64) -> Option<(ConditionReason, ServiceError)> {
-    refuse_expired(tenant, now).err().map(|error| (ConditionReason::Expired, error))
+/// Returns the reason why a closed tenant is not ready, with the refusal of its processes; `None` if it admits them.
+pub(super) fn closed_refusal(tenant: &Tenant, now: i64) -> Option<(ConditionReason, ServiceError)> {
+    let reason =
+        if tenant.has_expired(now) { ConditionReason::Expired } else { ConditionReason::PartitionDrained };
+    refuse_closed(tenant, now).err().map(|error| (reason, error))
 }
 
 /// Returns the text saying why the socket cannot be given to a tenant's processes.

@@ -41,7 +41,7 @@ use crate::service::error::{Found as _, conflict};
 use crate::service::host::startup::waiting_words;
 use crate::service::page::{Page, Paged};
 use crate::service::tenants::conditions::{
-    above_maximum, expiry_refusal, not_applied, refuse_expired, socket_condition, socket_problem,
+    above_maximum, closed_refusal, not_applied, refuse_closed, socket_condition, socket_problem,
     too_small_for_a_context, weakened,
 };
 use crate::service::tenants::placement::Placement;
@@ -246,7 +246,7 @@ impl Service {
     ) -> Result<EnvironmentView> {
         let backend = self.with(&ctx.require(Right::ViewTenant(name))?);
         let tenant = backend.stored_tenant(name).await?;
-        refuse_expired(&tenant, ctx.clock.unix_ms())?;
+        refuse_closed(&tenant, ctx.clock.unix_ms())?;
         let daemon = backend.followed_daemon(&tenant).await?;
         let gpus = backend.held_gpus().await?;
         let resolved = backend.resolved(&tenant, &daemon, &backend.stored_tenants().await?, &gpus)?;
@@ -480,7 +480,7 @@ impl Backend {
     ) -> Condition {
         let applied = has_applied(daemon, tenant);
         let unlinked = problem.filter(|_| applied && self.client_directory(tenant).is_err());
-        let refused = expiry_refusal(tenant, self.parts.clock.unix_ms()).or(refused.filter(|_| applied));
+        let refused = closed_refusal(tenant, self.parts.clock.unix_ms()).or(refused.filter(|_| applied));
         let is_ready = applied && refused.is_none() && unlinked.is_none();
         let (reason, message) = match (refused, unlinked) {
             (Some((reason, error)), _) => (reason, error.for_actor(&ctx.actor).to_string()),

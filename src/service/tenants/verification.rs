@@ -28,7 +28,7 @@ use crate::service::access::idempotency::once;
 use crate::service::access::redaction::Redact as _;
 use crate::service::daemons::maintenance::{refuse_cordoned, refuse_in_maintenance};
 use crate::service::error::Found as _;
-use crate::service::tenants::conditions::refuse_expired;
+use crate::service::tenants::conditions::refuse_closed;
 use crate::service::{
     Backend, Result, Service, ServiceError, WriteOptions, check_precondition, transaction_end,
 };
@@ -256,7 +256,7 @@ impl Backend {
             .await
             .map_err(because(BlockerCode::Cordoned))?;
         drop(reader);
-        refuse_expired(tenant, self.parts.clock.unix_ms()).map_err(because(BlockerCode::NoEnvironment))?;
+        refuse_closed(tenant, self.parts.clock.unix_ms()).map_err(because(BlockerCode::NoEnvironment))?;
         let (uid, own) = (tenant.spec.uid, self.parts.manager_uid);
         if own != 0 && uid != own {
             let why = format!(

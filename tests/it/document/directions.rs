@@ -13,7 +13,7 @@ const SCHEMAS: &str = "#/components/schemas/";
 
 /// Fields that an answer leaves out where there is nothing to say, by the name of their schema in the document. A test holds this
 /// to the code.
-pub(super) const LEFT_OUT: [(&str, &str); 37] = [
+pub(super) const LEFT_OUT: [(&str, &str); 38] = [
     ("DaemonStatus", "provisioning"),
     ("DaemonView", "removed"),
     ("EffectiveThreads", "partitions"),
@@ -27,6 +27,7 @@ pub(super) const LEFT_OUT: [(&str, &str); 37] = [
     ("EventSubject", "server"),
     ("EventSubject", "tenant"),
     ("MemoryReading", "unreadable"),
+    ("OperationRequestApplyLayout", "drain"),
     ("PartitionStatus", "percentage"),
     ("PartitionStatus", "withheld"),
     ("PlannedStep", "percentage"),

@@ -51,6 +51,7 @@ mod layout_blocked;
 mod layout_changes;
 mod layout_crash;
 mod layout_determinism;
+mod layout_drains;
 mod layout_hosts;
 mod layout_replays;
 mod layouts;

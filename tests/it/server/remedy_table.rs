@@ -25,6 +25,7 @@ fn remedy_of(reason: ConditionReason) -> Remedy {
     use ConditionReason::*;
     match reason {
         Cordoned => Remedy::Tried("cordoned_daemon_takes_clients_again"),
+        PartitionDrained => Remedy::Tried("cancelled_drain_opens_its_tenants"),
         Maintenance | StoppedForMaintenance => Remedy::Tried("maintenance_is_ended"),
         StoppedBySpec => Remedy::Tried("stopped_daemon_is_started"),
         Expired => Remedy::Tried("expired_tenant_gets_a_later_expiry"),
@@ -187,7 +188,9 @@ fn problems() -> BTreeSet<String> {
 /// Every reason, kind, check and type of problem has its row, and each test that a row names is one.
 #[test]
 fn every_remedy_is_tried_or_needs_somebody() {
-    let source = [include_str!("remedies.rs"), include_str!("strangers.rs")].concat();
+    let source =
+        [include_str!("remedies.rs"), include_str!("strangers.rs"), include_str!("layout_drains.rs")]
+            .concat();
     let reasons = ConditionReason::ALL.iter().map(|reason| (reason.to_string(), remedy_of(*reason)));
     let kinds = IncidentKind::ALL.iter().map(|kind| (kind.as_str().to_owned(), remedy_of_incident(*kind)));
     let (mut tried, mut by_people, mut none) = (BTreeSet::new(), 0, 0);

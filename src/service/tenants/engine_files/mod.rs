@@ -196,7 +196,7 @@ impl Backend {
         for (tenant, daemon, directory) in handed_out {
             let Ok(resolved) = self.resolved(tenant, daemon, tenants, &gpus) else { continue };
             let Ok(placement) = self.placement(tenant, &resolved, daemon.generation) else { continue };
-            if tenant.has_expired(now) || blockers.refusal(tenant, daemon, &placement).is_some() {
+            if tenant.is_closed(now) || blockers.refusal(tenant, daemon, &placement).is_some() {
                 continue;
             }
             let view = self.environment_in(directory.clone(), tenant, &resolved, &placement, &gpus);

@@ -38,7 +38,7 @@ use crate::domain::tenant::Tenant;
 use crate::service::daemons::maintenance::refuse_cordoned;
 use crate::service::tenants::EnvironmentView;
 use crate::service::tenants::clients::ClientView;
-use crate::service::tenants::conditions::refuse_expired;
+use crate::service::tenants::conditions::refuse_closed;
 use crate::service::tenants::placement::{occupy, started_before};
 use crate::service::tenants::provisioning::share_basis;
 use crate::service::{Backend, Result, Service, ServiceError};
@@ -141,7 +141,7 @@ impl Backend {
         dry_run: bool,
     ) -> Result<Option<LeaseView>> {
         let tenant = self.stored_tenant(&name).await?;
-        refuse_expired(&tenant, self.parts.clock.unix_ms())?;
+        refuse_closed(&tenant, self.parts.clock.unix_ms())?;
         let before = self.followed_daemon(&tenant).await?;
         if kind == LeaseKind::Own {
             self.refuse_unless_first(&tenant, &before, holder).await?;
