@@ -33,7 +33,7 @@ macro_rules! asset {
     };
 }
 
-static ASSETS: [Asset; 8] = [
+static ASSETS: [Asset; 9] = [
     asset!("console.css", "text/css; charset=utf-8", "console.css"),
     asset!("console.js", "text/javascript; charset=utf-8", "console.js"),
     asset!("chart.js", "text/javascript; charset=utf-8", "chart.js"),
@@ -41,6 +41,7 @@ static ASSETS: [Asset; 8] = [
     asset!("uplot.js", "text/javascript; charset=utf-8", "uplot-1.6.32.iife.min.js"),
     asset!("uplot.css", "text/css; charset=utf-8", "uplot-1.6.32.min.css"),
     asset!("icon.svg", "image/svg+xml", "icon.svg"),
+    asset!("icons.svg", "image/svg+xml", "icons.svg"),
     asset!("licenses.txt", "text/plain; charset=utf-8", "licenses.txt"),
 ];
 

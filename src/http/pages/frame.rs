@@ -29,26 +29,74 @@ pub(super) enum Section {
 impl Section {
     /// Its name in the menu, which is the title of its list.
     pub(super) fn label(self) -> &'static str {
-        SECTIONS.iter().find(|(section, ..)| *section == self).map_or("", |(_, _, label, _)| label)
+        let sections = MENU.iter().flat_map(|(_, sections)| *sections);
+        sections.into_iter().find(|(section, ..)| *section == self).map_or("", |(_, _, label, _)| label)
     }
 }
 
-/// The sections in menu order, each with the role on the host that its link takes; `None` is for all users.
-const SECTIONS: [(Section, &str, &str, Option<Role>); 13] = [
-    (Section::Overview, "/", "Overview", None),
-    (Section::Gpus, "/gpus", "GPUs", Some(Role::Viewer)),
-    (Section::Daemons, "/daemons", "Daemons", Some(Role::Viewer)),
-    (Section::Tenants, "/tenants", "Tenants", None),
-    (Section::Clients, "/clients", "Clients", None),
-    (Section::Layouts, "/layouts", "Layouts", Some(Role::Viewer)),
-    (Section::Replays, "/replays", "Replays", Some(Role::Viewer)),
-    (Section::Operations, "/operations", "Operations", None),
-    (Section::Incidents, "/incidents", "Incidents", None),
-    (Section::Events, "/events", "Events", None),
-    (Section::Audit, "/audit", "Audit", Some(Role::Admin)),
-    (Section::Tokens, "/tokens", "Tokens", Some(Role::Admin)),
-    (Section::Settings, "/settings", "Settings", None),
+/// The groups of the menu with their sections; each has the role on the host that its link takes; `None` is for all users.
+const MENU: [(&str, &[MenuSection]); 4] = [
+    (
+        "Host",
+        &[
+            (Section::Overview, "/", "Overview", None),
+            (Section::Gpus, "/gpus", "GPUs", Some(Role::Viewer)),
+            (Section::Daemons, "/daemons", "Daemons", Some(Role::Viewer)),
+        ],
+    ),
+    (
+        "Sharing",
+        &[
+            (Section::Tenants, "/tenants", "Tenants", None),
+            (Section::Clients, "/clients", "Clients", None),
+            (Section::Layouts, "/layouts", "Layouts", Some(Role::Viewer)),
+            (Section::Replays, "/replays", "Replays", Some(Role::Viewer)),
+        ],
+    ),
+    (
+        "What happened",
+        &[
+            (Section::Incidents, "/incidents", "Incidents", None),
+            (Section::Operations, "/operations", "Operations", None),
+            (Section::Events, "/events", "Events", None),
+            (Section::Audit, "/audit", "Audit", Some(Role::Admin)),
+        ],
+    ),
+    (
+        "Administration",
+        &[
+            (Section::Tokens, "/tokens", "Tokens", Some(Role::Admin)),
+            (Section::Settings, "/settings", "Settings", None),
+        ],
+    ),
 ];
+
+/// A section, its address, its label, and the least role that sees it.
+type MenuSection = (Section, &'static str, &'static str, Option<Role>);
+
+/// A group of the menu.
+pub(super) struct MenuGroup {
+    pub(super) label: &'static str,
+    pub(super) links: Vec<MenuLink>,
+}
+
+/// A link of the menu.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MenuLink {
+    pub(super) href: &'static str,
+    pub(super) label: &'static str,
+    /// True if this is the section of the page.
+    pub(super) is_current: bool,
+    /// True if the number of open incidents stands beside it.
+    pub(super) has_badge: bool,
+}
+
+impl MenuLink {
+    /// The name of its picture.
+    pub(super) fn icon(&self) -> String {
+        self.label.to_lowercase()
+    }
+}
 
 /// A link to what something is about, or to where it can be handled.
 pub(super) struct PageLink {
@@ -79,8 +127,10 @@ impl Outside {
 /// The frame of a page.
 pub(super) struct Frame {
     pub(super) title: String,
-    /// The links of the navigation with their labels; true for that of this page.
-    pub(super) sections: Vec<(&'static str, &'static str, bool)>,
+    /// The menu, as far as the user may see its pages.
+    pub(super) menu: Vec<MenuGroup>,
+    /// Number of open incidents.
+    pub(super) open_incidents: u64,
     pub(super) who: String,
     /// A short form, for narrow screens.
     pub(super) called: String,
@@ -97,11 +147,12 @@ impl Call {
     /// The frame of a page in this section, for the logged-in user.
     pub(super) async fn frame(&self, place: Section, title: impl Into<String>) -> Frame {
         let Self { app, ctx } = self;
-        let role = host_role(&ctx.actor.grant);
-        let sections = SECTIONS.iter().filter(|(.., least)| least.is_none() || role >= *least);
+        // A menu without a number is better than no page.
+        let open_incidents = app.service.open_incidents(ctx).await.unwrap_or_default();
         Frame {
             title: title.into(),
-            sections: sections.map(|(of, href, label, _)| (*href, *label, *of == place)).collect(),
+            menu: menu(&ctx.actor.grant, place),
+            open_incidents,
             who: ctx.actor.subject.to_string(),
             called: match &ctx.actor.subject {
                 Principal::Token { name, .. } => name.to_string(),
@@ -141,6 +192,22 @@ impl Frame {
     pub(super) fn administers(&self) -> bool {
         self.may(Role::Admin)
     }
+}
+
+/// The menu of a user on a page of this section.
+pub(super) fn menu(grant: &Grant, place: Section) -> Vec<MenuGroup> {
+    let role = host_role(grant);
+    let group = |(label, sections): &(&'static str, &[MenuSection])| {
+        let seen = sections.iter().filter(|(.., least)| least.is_none() || role >= *least);
+        let link = |(of, href, label, _): &MenuSection| MenuLink {
+            href,
+            label,
+            is_current: *of == place,
+            has_badge: *of == Section::Incidents,
+        };
+        MenuGroup { label, links: seen.map(link).collect() }
+    };
+    MENU.iter().map(group).filter(|group| !group.links.is_empty()).collect()
 }
 
 fn host_role(grant: &Grant) -> Option<Role> {

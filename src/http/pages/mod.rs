@@ -26,10 +26,12 @@ mod overview;
 mod reads;
 mod rendering;
 mod routes;
+mod search;
 mod session_guard;
 mod settings;
-mod sm_map;
+mod sharing;
 mod spec_form;
+mod strip;
 mod tenants;
 mod tokens;
 
@@ -54,6 +56,7 @@ pub(super) fn router(state: &AppState) -> (Router<AppState>, FormTargets) {
         .merge(assets::router());
     let pages = PageRoutes::default()
         .route("/", get(overview::show))
+        .route("/search", get(search::show))
         .route("/live", get(live::follow))
         .merge(gpus::router())
         .merge(daemons::router())

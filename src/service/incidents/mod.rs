@@ -224,6 +224,15 @@ impl Service {
         Ok(WorstIncidents { incidents, total, open })
     }
 
+    /// Number of open incidents that the user may see.
+    pub async fn open_incidents(&self, ctx: &RequestContext) -> Result<u64, ServiceError> {
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let mut reader = backend.parts.store.read().await?;
+        let open = IncidentFilter { state: Some(IncidentState::Open), ..IncidentFilter::default() };
+        let filter = narrowed(&mut reader, &ctx.actor, open).await?;
+        Ok(store::incidents::count(&mut reader, &filter).await?.1)
+    }
+
     /// One incident.
     pub async fn incident(&self, ctx: &RequestContext, id: i64) -> Result<IncidentView, ServiceError> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);

@@ -136,7 +136,95 @@
 
   const page = document.getElementById("page");
 
+  // The menu is outside of what a live page replaces.
+  enhancements.push(() => {
+    const [badge, open] = [document.getElementById("open-incidents"), document.getElementById("page").dataset.openIncidents];
+    if (!badge) return;
+    badge.textContent = open;
+    badge.hidden = open === "0";
+  });
+
   document.addEventListener("htmx:after:swap", () => enhance(document));
+
+  // Search: what is typed is looked up as it is typed, and the arrow keys choose.
+  const jump = document.getElementById("jump");
+
+  function startSearch() {
+    const form = jump.form;
+    let hits = null;
+    let asked = 0;
+
+    function close() {
+      hits?.remove();
+      hits = null;
+      jump.setAttribute("aria-expanded", "false");
+      jump.removeAttribute("aria-activedescendant");
+    }
+
+    function choose(link) {
+      for (const one of hits.querySelectorAll(".chosen")) one.classList.remove("chosen");
+      if (!link) return;
+      link.classList.add("chosen");
+      link.scrollIntoView({ block: "nearest" });
+      jump.setAttribute("aria-activedescendant", link.id);
+    }
+
+    async function look() {
+      const text = jump.value.trim();
+      asked += 1;
+      const asking = asked;
+      if (!text) { close(); return; }
+      const answer = await fetch(`/search?q=${encodeURIComponent(text)}`).catch(() => null);
+      if (asking !== asked || !answer?.ok) return;
+      const found = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector(".hits");
+      if (asking !== asked) return;
+      close();
+      if (!found) return;
+      hits = document.importNode(found, true);
+      hits.id = "jump-hits";
+      hits.setAttribute("role", "listbox");
+      hits.setAttribute("aria-label", "Results");
+      hits.querySelectorAll("li").forEach((item) => item.setAttribute("role", "presentation"));
+      hits.querySelectorAll("a").forEach((link, at) => {
+        link.id = `jump-hit-${at}`;
+        link.setAttribute("role", "option");
+        link.tabIndex = -1;
+      });
+      form.append(hits);
+      jump.setAttribute("aria-expanded", "true");
+      choose(hits.querySelector("a"));
+    }
+
+    jump.setAttribute("role", "combobox");
+    jump.setAttribute("aria-autocomplete", "list");
+    jump.setAttribute("aria-controls", "jump-hits");
+    jump.setAttribute("aria-expanded", "false");
+    jump.placeholder = /Mac|iPhone|iPad/.test(navigator.platform) ? "Search or jump to…   ⌘K" : "Search or jump to…   Ctrl K";
+    let timer = null;
+    jump.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(look, 100); });
+    jump.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") { close(); jump.value = ""; jump.blur(); return; }
+      if (!hits) return;
+      const links = [...hits.querySelectorAll("a")];
+      const at = links.findIndex((link) => link.matches(".chosen"));
+      if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+        event.preventDefault();
+        choose(links[(at + (event.key === "ArrowDown" ? 1 : links.length - 1)) % links.length]);
+      } else if (event.key === "Enter" && at >= 0) {
+        event.preventDefault();
+        links[at].click();
+      }
+    });
+    jump.addEventListener("blur", () => setTimeout(() => { if (document.activeElement !== jump) close(); }, 200));
+    document.addEventListener("keydown", (event) => {
+      const isTyping = event.target.closest?.("input, textarea, select, [contenteditable]");
+      const wants = ((event.metaKey || event.ctrlKey) && event.key.toLowerCase() === "k") || (event.key === "/" && !isTyping);
+      if (!wants) return;
+      event.preventDefault();
+      jump.focus();
+      jump.select();
+    });
+  }
 
   // A refused reload of a part does not replace it; the page shows the error.
   let liveUpdates = null;
@@ -331,13 +419,7 @@
   });
 
   document.documentElement.classList.add("scripted");
-  // On a narrow screen the sections are a strip, and the current one may be outside of it.
-  // Not scrolled into view as an element: Chromium would continue the Tab order from there.
-  const here = document.querySelector(".sections [aria-current]");
-  if (here) {
-    const [strip, link] = [here.closest(".sections"), here.getBoundingClientRect()];
-    strip.scrollLeft += link.left + link.width / 2 - strip.getBoundingClientRect().left - strip.clientWidth / 2;
-  }
   enhance(document);
+  if (jump) startSearch();
   if (page.matches("[data-live]")) liveUpdates = startLiveUpdates();
 })();
