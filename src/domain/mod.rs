@@ -68,6 +68,7 @@ pub mod resolution;
 pub mod rfc3339;
 pub mod session;
 pub mod shares;
+pub mod sharing;
 pub mod tenant;
 mod tenant_directory;
 #[cfg(test)]
@@ -88,7 +89,7 @@ pub use name::{ContextName, DaemonName, LayoutName, PartitionName, TemplateName,
 pub use partition_id::PartitionId;
 pub use percentage::ThreadPercentage;
 pub use priority::Priority;
-pub use tenant_directory::TenantDirectory;
+pub use tenant_directory::{COLOURS, TenantDirectory};
 
 /// Parses a number in its one spelling: digits only, without leading zeros.
 ///

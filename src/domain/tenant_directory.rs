@@ -2,6 +2,9 @@
 
 use super::InvalidValue;
 
+/// Number of the colours of tenants.
+pub const COLOURS: u8 = 8;
+
 /// The short ID that names a tenant's directory: ten hexadecimal digits, made at random once for each tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
 #[serde(try_from = "String")]
@@ -28,6 +31,20 @@ impl TenantDirectory {
         )))
     }
 
+    /// Returns a name whose tenant has this colour.
+    #[must_use]
+    pub fn coloured(mut self, colour: u8) -> Self {
+        self.0.truncate(Self::LENGTH - 1);
+        self.0.push(char::from(b'0' + colour % COLOURS));
+        self
+    }
+
+    /// Returns the number of the tenant's colour in pictures, which it keeps as long as its directory.
+    pub fn colour(&self) -> u8 {
+        let digit = self.0.chars().last().and_then(|digit| digit.to_digit(16)).unwrap_or_default();
+        u8::try_from(digit).unwrap_or_default() % COLOURS
+    }
+
     /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -51,6 +68,14 @@ impl std::fmt::Display for TenantDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn last_digit_is_the_colour() {
+        for colour in 0..COLOURS {
+            let directory = TenantDirectory::new([0xab; 5]).coloured(colour);
+            assert_eq!((directory.colour(), directory.as_str().len()), (colour, TenantDirectory::LENGTH));
+        }
+    }
 
     #[test]
     fn only_ten_hexadecimal_digits_name_a_directory() {

@@ -1,7 +1,9 @@
 //! A GPU's memory and state in words.
 
 use super::bytes;
+use crate::domain::count::counted;
 use crate::domain::memory::Bytes;
+use crate::domain::sharing::{GpuSharing, SmsLeft};
 use crate::service::host::GpuView;
 
 /// Returns the memory in use out of the total, as `2 GiB of 141 GiB`.
@@ -25,5 +27,27 @@ pub(crate) fn state(gpu: &GpuView) -> &'static str {
         gpu if !gpu.live => "released",
         gpu if gpu.mig_enabled == Some(true) => "mig",
         _ => "present",
+    }
+}
+
+/// Returns what is left to give of a GPU, as `16 SMs in 2 chunks and 59.8 GiB left to give`, or by how much the limits exceed its memory;
+/// empty where neither is known.
+pub(crate) fn left(sharing: &GpuSharing) -> String {
+    let sms = match sharing.sms_left {
+        SmsLeft::Static { chunks: 0, .. } => Some("no SMs".to_owned()),
+        SmsLeft::Static { chunks, sms } => {
+            Some(format!("{} in {}", counted(sms, "SM"), counted(chunks, "chunk")))
+        }
+        SmsLeft::Shared(sms) if sms > 0 => Some(counted(sms, "SM")),
+        SmsLeft::Shared(_) | SmsLeft::Undivided => None,
+    };
+    match (sharing.bytes_left, sms) {
+        (Some(bytes), _) if bytes < 0 => {
+            format!("Limits exceed its memory by {}", Bytes(bytes.unsigned_abs()))
+        }
+        (Some(bytes), Some(sms)) => format!("{sms} and {} left to give", Bytes(bytes.unsigned_abs())),
+        (Some(bytes), None) => format!("{} left to give", Bytes(bytes.unsigned_abs())),
+        (None, Some(sms)) => format!("{sms} left to give"),
+        (None, None) => String::new(),
     }
 }

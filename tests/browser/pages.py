@@ -55,6 +55,18 @@ def populate(host):
     return PAGES
 
 
+def more(page, part="#more-actions"):
+    """Opens a folded part, by default the menu of a daemon's further actions, unless it is open."""
+    folded = page.locator(part)
+    if folded.get_attribute("open") is None:
+        folded.locator("summary").click()
+
+
+def card(page, daemon):
+    """The card on the overview of the GPU of a daemon."""
+    return page.locator(".gpu-cards > li").filter(has=page.get_by_role("link", name=daemon, exact=True))
+
+
 def clear(host, daemon):
     """Deletes the tenants of a daemon; returns whether the daemon exists."""
     for tenant in host.api("GET", f"/tenants?daemon={daemon}")["items"]:

@@ -3,7 +3,7 @@
 from playwright.sync_api import expect
 
 from host import eventually
-from pages import clear
+from pages import clear, more
 from test_operations import follow
 
 
@@ -39,6 +39,7 @@ def test_first_daemon_is_set_up(own_host, visitor, scripted):
     assert host.api("GET", "/daemons/first")["spec"]["defaults"]["device_memory_limit"] == 4 << 30
     rows = host.api("GET", "/audit")["items"]
     assert any(row["action"] == "POST /daemons/-/new" and row["target"] == "daemons/first" for row in rows), rows
+    more(page)
     page.get_by_role("link", name="Delete…").click()
     page.get_by_label("Grace period in seconds").fill("0")
     page.get_by_role("button", name="Delete first").click()
@@ -101,6 +102,7 @@ def test_foreign_daemon_is_adopted_and_released(own_host, visitor, scripted):
     state = page.get_by_role("heading", level=1)
     follow(page, scripted, lambda ms: expect(state).to_contain_text("ready", timeout=ms))
     assert host.api("GET", "/daemons/theirs")["status"]["pid"] == foreign["pid"]
+    more(page)
     page.get_by_role("link", name="Release…").click()
     page.get_by_role("button", name="Release theirs").click()
     expect(page.get_by_role("row", name=str(foreign["pid"]))).to_be_visible()

@@ -6,6 +6,7 @@ import signal
 from playwright.sync_api import expect
 
 from host import eventually
+from pages import more
 from test_operations import follow
 
 
@@ -47,6 +48,7 @@ def test_daemon_restart_is_confirmed_and_live(own_host, visitor, scripted):
     before = daemon_of(host, "gpu0")["status"]["pid"]
     visit = visitor(host)
     page = visit.log_in(to="/daemons/gpu0")
+    more(page)
     page.get_by_role("link", name="Restart…").click()
     expect(page.get_by_role("heading", name="1 client is connected")).to_be_visible()
     expect(page.get_by_role("row", name=str(process.pid))).to_contain_text("demo")
@@ -75,10 +77,12 @@ def test_daemon_is_cordoned_drained_stopped_and_started(own_host, visitor, scrip
     visit = visitor(host)
     page = visit.log_in(to="/daemons/gpu1")
     state = page.get_by_role("heading", level=1)
+    more(page)
     page.get_by_role("button", name="Cordon", exact=True).click()
     expect(state).to_contain_text("cordoned")
     page.get_by_role("button", name="Uncordon").click()
     expect(state).not_to_contain_text("cordoned")
+    more(page)
     page.get_by_role("link", name="Drain…").click()
     expect(page.get_by_role("heading", name="No client is connected")).to_be_visible()
     page.get_by_label("Timeout in seconds").fill("9")
@@ -90,6 +94,7 @@ def test_daemon_is_cordoned_drained_stopped_and_started(own_host, visitor, scrip
     expect(page.get_by_text("they are terminated")).to_be_visible()
     page.goto("/daemons/gpu1")
     expect(state).to_contain_text("cordoned")
+    more(page)
     page.get_by_role("link", name="Stop…").click()
     page.get_by_label("Grace period in seconds").fill("1")
     page.get_by_role("button", name="Stop gpu1").click()
@@ -146,6 +151,7 @@ def test_viewer_gets_no_daemon_actions(host, visitor):
     expect(page.get_by_role("heading", level=1)).to_contain_text("Forbidden")
     operator = visitor(host)
     page = operator.log_in(host.token_for("operator"), to="/daemons/gpu0")
+    more(page)
     expect(page.get_by_role("link", name="Restart…")).to_be_visible()
     expect(page.get_by_role("link", name="Delete…")).to_have_count(0)
     page.goto("/daemons/gpu0/delete")

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from host import BINARY, eventually
+from pages import card
 from test_daemon_forms import emptied
 from test_operations import follow
 
@@ -64,7 +65,7 @@ def test_first_log_in_to_client_termination(own_host, visitor, scripted):
     follow(page, scripted, lambda ms: expect(row).to_be_visible(timeout=ms))
     expect(page.get_by_role("row", name="Processes at once")).to_contain_text("1 connected")
     place(page, "Overview")
-    page.get_by_role("row", name="gpu0").get_by_role("link", name="1", exact=True).click()
+    card(page, "gpu0").get_by_role("link", name="1 client", exact=True).click()
     expect(title).to_contain_text("Daemon gpu0")
     page.get_by_role("group", name="Clients").get_by_role("link", name=pid, exact=True).click()
     expect(title).to_contain_text("connected")
@@ -92,7 +93,7 @@ def test_first_log_in_to_client_termination(own_host, visitor, scripted):
     expect(page.get_by_text("No process of this tenant is connected")).to_be_visible()
     expect(page.get_by_text("client.terminated").first).to_be_visible()
     place(page, "Overview")
-    expect(page.get_by_role("row", name="gpu0").get_by_role("link", name="0", exact=True)).to_be_visible()
+    expect(card(page, "gpu0").get_by_role("link", name="0 clients", exact=True)).to_be_visible()
     expect(page.get_by_text("All systems healthy")).to_be_visible()
 
 
@@ -135,7 +136,7 @@ def test_fault_shows_its_clients_and_events(own_host, visitor, scripted, fault):
     server = server_of(host)
     expect(processes.get_by_role("cell", name=str(server))).to_be_visible()
     expect(clients.get_by_role("row", name=str(bystander.pid))).to_be_visible()
-    expect(overview.get_by_role("row", name="gpu0").get_by_role("cell").last).to_have_text("1")
+    expect(card(overview, "gpu0").get_by_role("link", name="1 client", exact=True)).to_be_visible()
     expect(client.get_by_role("heading", level=1)).to_contain_text("connected")
 
     if fault == "a server is killed":
@@ -154,7 +155,7 @@ def test_fault_shows_its_clients_and_events(own_host, visitor, scripted, fault):
     seen(daemon, lambda page, ms: expect(clients.get_by_role("row", name=str(bystander.pid))).to_have_count(0, timeout=ms))
     for event in events:
         seen(daemon, lambda page, ms: expect(page.locator(".events").get_by_text(event).first).to_be_visible(timeout=ms))
-    seen(overview, lambda page, ms: expect(page.get_by_role("row", name="gpu0").get_by_role("cell").last).to_have_text("0", timeout=ms))
+    seen(overview, lambda page, ms: expect(card(page, "gpu0").get_by_role("link", name="0 clients", exact=True)).to_be_visible(timeout=ms))
     seen(overview, lambda page, ms: expect(page.locator(".events").get_by_text(reported).first).to_be_visible(timeout=ms))
     assert_not_reloaded(visit, pages)
 
@@ -174,4 +175,4 @@ def test_fault_shows_its_clients_and_events(own_host, visitor, scripted, fault):
     bystander.wait(30)
     host.client("demo", "--spin", "600", "--alloc", "64")
     seen(daemon, lambda page, ms: expect(page.get_by_role("heading", level=1)).to_contain_text("ready", timeout=ms))
-    seen(overview, lambda page, ms: expect(page.get_by_role("row", name="gpu0").get_by_role("cell").last).to_have_text("1", timeout=ms))
+    seen(overview, lambda page, ms: expect(card(page, "gpu0").get_by_role("link", name="1 client", exact=True)).to_be_visible(timeout=ms))

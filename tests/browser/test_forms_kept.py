@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from host import Host, eventually
+from pages import more
 from test_layouts import add, check, fill, press, static, text_of, write
 
 DOCUMENT = "version: v1\nlayouts:\n  brought:\n    steps:\n      - add: {gpu: 0, partition: web, chunks: 7}\n"
@@ -22,6 +23,7 @@ def host():
 
 def tenant_edit(page):
     page.get_by_label("Memory limit").fill("7M and more")
+    more(page, "#expert")
     page.get_by_label("Labels").fill("team=search\nowner=a b")
     return ["7M and more", "owner=a b"]
 
@@ -149,6 +151,7 @@ def test_expired_session_keeps_apply_and_adopt_forms(own_host, visitor):
     write(host, "prod", add("web", 7))
     visit, token = visitor(host), an_admin(host)
     page = visit.log_in(token, to="/layouts/prod/apply?daemon=gpu1")
+    page.get_by_text("Note, and what happens").click()
     page.get_by_label("Note").fill("for the web")
     visit.log_out_elsewhere()
     press(page, "Apply to gpu1")

@@ -95,13 +95,13 @@ def test_tenant_colour_matches_in_map_and_charts(own_host, visitor):
     host = own_host
     static(host)
     # The partitions are not in the order of the tenants' names, in which the lines are.
-    tenants = ["web", "notebooks", "batch"]
+    tenants = ["web", "notebooks", "jobs"]
     for tenant in tenants:
         host.api("PUT", f"/tenants/{tenant}", {"daemon": "gpu1", "uid": 0, "device_memory_limit": "4G", "max_clients": 2})
     write(host, "prod", *(add(f"of_{tenant}", 4, tenant) for tenant in tenants))
     host.done(host.api("POST", "/layouts/prod/apply", {"daemon": "gpu1", "gpu_map": {"0": "1"}}))
     # Different numbers of clients and amounts of memory, so that no line hides another.
-    for tenant in ["notebooks", "batch", "batch"]:
+    for tenant in ["notebooks", "jobs", "jobs"]:
         host.client(tenant, "--spin", "600", "--alloc", "256")
     visit = visitor(host)
     page = visit.log_in(to="/gpus/1")
@@ -109,7 +109,7 @@ def test_tenant_colour_matches_in_map_and_charts(own_host, visitor):
     assert sorted(parts) == sorted(tenants) and len(set(parts.values())) == 3, parts
     for panel in ["memory", "clients"]:
         lines = numbers(page, page.locator(f"#chart-{panel} .key li"), "line")
-        assert lines == {tenant: parts[tenant] for tenant in ["notebooks", "batch"]}, (panel, lines, parts)
+        assert lines == {tenant: parts[tenant] for tenant in ["notebooks", "jobs"]}, (panel, lines, parts)
         if visit.scripted:
             expect(page.locator(f"#plot-{panel} canvas")).to_be_visible()
             eventually("each line is drawn in its colour", lambda: all(page.evaluate(PAINTED, panel)))

@@ -81,8 +81,8 @@ def test_first_layout_is_explained_and_written(own_host, visitor):
     fill(page, add("web", 7), add("gap", 2), add("batch", 5), remove("gap"))
     check(page, visit)
     expect(page.get_by_text("12 of 15 chunks used, 3 left")).to_be_visible()
-    cells = page.locator(".sm-map .sms").all_text_contents()
-    assert sum(int(cell) for cell in cells) == 132, cells
+    cells = page.get_by_role("group", name="SMs of GPU 0: 132 SMs").locator("svg text").all_text_contents()
+    assert cells == ["web · 56", "batch · 40", "free · 24", "12"], cells
     # The plan is that of the daemon in static mode.
     expect(page.get_by_role("heading", name="Plan for gpu1")).to_be_visible()
     expect(page.locator("#plan tbody th")).to_have_text(["Add", "Add", "Add", "Remove"])
@@ -254,3 +254,17 @@ def test_viewer_gets_no_layout_changes(host, visitor):
         expect(page.get_by_role("main").get_by_role("link", name=offered, exact=True)).to_have_count(0)
     page.goto("/layouts/watched/edit")
     expect(page.get_by_role("heading", level=1)).to_have_text("Forbidden")
+
+
+def test_line_of_sizes_makes_a_layout(host, visitor):
+    visit = visitor(host)
+    page = visit.log_in(to="/layouts/-/new")
+    page.get_by_label("From sizes in chunks").fill("web 7 + five")
+    press(page, "Fill in")
+    expect(page.locator("#wrong-sizes")).to_contain_text('"five" is not a size')
+    visit.accessible()
+    page.get_by_label("From sizes in chunks").fill("web 7 + 5 + 1")
+    press(page, "Fill in")
+    expect(page.get_by_label("Layout", exact=True)).to_have_value(
+        re.compile("partition: web, chunks: 7}\n.*partition: part_2, chunks: 5}\n.*partition: part_3, chunks: 1}"))
+    expect(page.get_by_text("13 of ")).to_be_visible()

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from host import Host, eventually
+from test_operations import follow
 from test_layouts import add, fill, press, remove, static, write
 
 OTHER_DIE = "h200x2@13.1:gpcs=9.9.8.9.9.4.9.9"
@@ -76,9 +77,14 @@ def test_layout_is_replayed_on_another_host(static_host, second_host, visitor):
     page.get_by_role("link", name="Plan and apply").click()
     rows = page.locator(".diff tbody tr")
     expect(rows.locator("th")).to_have_text(["Add", "Add", "Add", "Remove"])
+    expect(page.locator(".plan-summary")).to_have_text("web is added with 56 SMs; batch is added with 40 SMs.")
+    strips = [page.get_by_role("group", name=name).locator("svg text").all_text_contents() for name in ("Now: 132 SMs", "After: 132 SMs")]
+    assert strips == [["free · 120", "12"], ["web · 56", "batch · 40", "free · 24", "12"]], strips
+    page.get_by_text("Steps: 4 commands").click()
     expect(page.get_by_text("Chunks used 0 → 12, free 15 → 3")).to_be_visible()
     visit.accessible()
     assert host.api("GET", "/daemons/gpu1/partitions")["items"] == []
+    page.get_by_text("Note, and what happens").click()
     page.get_by_label("Note").fill("for the web")
     press(page, "Apply to gpu1")
     page.wait_for_url("**/operations/*")
@@ -203,7 +209,7 @@ def test_blocked_apply_names_client_and_remedy(static_host, visitor):
     page.goto("/layouts/prod/apply?daemon=gpu1")
     host.client("web", "--spin", "600")
     press(page, "Apply to gpu1")
-    expect(page.get_by_role("heading", name="Blockers")).to_be_visible()
+    expect(page.get_by_role("heading", name="Needs your decision")).to_be_visible()
     assert page.url.endswith("/layouts/prod/apply")
 
 
@@ -216,7 +222,7 @@ def test_partitions_are_recreated_only_on_request(static_host, visitor):
     write(host, "prod", add("batch", 5), add("web", 7))
     page.goto("/layouts/prod/apply?daemon=gpu1")
     press(page, "Apply to gpu1")
-    expect(page.get_by_role("heading", name="Blockers")).to_be_visible()
+    expect(page.get_by_role("heading", name="Needs your decision")).to_be_visible()
     alert = page.get_by_role("alert")
     expect(alert).to_be_focused()
     expect(alert).to_contain_text("must be recreated")
@@ -232,31 +238,43 @@ def test_partitions_are_recreated_only_on_request(static_host, visitor):
     visit.accessible()
 
 
-def test_recreate_is_explained_while_clients_block(static_host, visitor):
+def test_partitions_are_drained_then_changed(static_host, visitor):
     host = static_host
-    host.api("PUT", "/tenants/web", {"daemon": "gpu1", "uid": 0, "device_memory_limit": "4G"})
-    write(host, "prod", add("web", 7, "web"), add("batch", 5))
+    for tenant in ["web", "batch"]:
+        host.api("PUT", f"/tenants/{tenant}", {"daemon": "gpu1", "uid": 0, "device_memory_limit": "4G"})
+    write(host, "prod", add("web", 7, "web"), add("batch", 5, "batch"))
     visit = visitor(host)
     page = visit.log_in()
     apply(page, host, "prod")
-    client = host.client("web", "--spin", "600")
-    write(host, "prod", add("batch", 5), add("web", 7, "web"))
+    stays, client = host.client("web", "--spin", "600"), host.client("batch", "--spin", "600")
+    write(host, "prod", add("web", 7, "web"), add("batch", 6, "batch"))
     page.goto("/layouts/prod/apply?daemon=gpu1")
-    box = page.get_by_label("Recreate these partitions")
-    expect(box).to_be_visible()
-    expect(page.get_by_role("link", name=f"Client {client.pid}").first).to_be_visible()
-    expect(page.get_by_text("No partition is recreated while a client is in it")).to_be_visible()
-    expect(page.get_by_role("button", name="Apply to gpu1")).to_have_count(0)
+    expect(page.locator(".plan-summary")).to_have_text("web keeps its 56 SMs; batch grows from 40 to 48 SMs; 1 client must stop first.")
+    # Clients are dots on their partitions, and what changes is hatched.
+    now, after = (page.get_by_role("group", name=f"{when}: 132 SMs") for when in ("Now", "After"))
+    expect(now.locator("circle")).to_have_count(2)
+    expect(now.get_by_role("img", name="batch: 40 SMs").locator(".hatch")).to_have_count(1)
+    expect(after.get_by_role("img", name="web: 56 SMs").locator(".hatch")).to_have_count(0)
+    effect = page.get_by_role("group", name="Tenants").get_by_role("row", name="batch")
+    expect(effect).to_contain_text("1 must stop")
     visit.accessible()
-    box.check()
+    page.get_by_label("Wait for them at most").fill("soon")
+    page.get_by_label("Recreate these partitions").check()
+    press(page, "Drain batch, then apply")
+    expect(page.locator("#wrong-drain")).to_contain_text('"soon" is not a duration')
+    visit.accessible()
+    page.get_by_label("Wait for them at most").fill("10m")
+    press(page, "Drain batch, then apply")
+    page.wait_for_url("**/operations/*")
+    follow(page, visit.scripted, lambda ms: expect(page.get_by_text(f"waits for 1 client ({client.pid}-")).to_be_visible(timeout=ms))
     client.kill()
     client.wait()
-    eventually("the client is gone", lambda: not host.api("GET", "/clients?tenant=web&fresh=true")["items"])
-    press(page, "Plan again")
-    expect(box).to_be_checked()
-    press(page, "Apply to gpu1")
-    page.wait_for_url("**/operations/*")
     assert operation_ends(page, host)["state"] == "succeeded"
+    assert stays.poll() is None, "the other partition keeps its client"
+    follow(page, visit.scripted, lambda ms: expect(page.locator("dl.facts [role=status]")).to_have_text("succeeded", timeout=ms))
+    # The result is one click away.
+    page.get_by_role("main").get_by_role("link", name="GPU 1", exact=True).click()
+    expect(page.get_by_role("img", name="batch: 48 SMs")).to_be_visible()
 
 
 def test_partition_drift_is_shown(static_host, visitor):

@@ -9,9 +9,10 @@ from playwright.sync_api import expect
 
 from conftest import Visitor
 from host import eventually
+from pages import card
 
 # The headings that are read, on the pages where something changes above them.
-READ = {"/": "Memory", "/gpus/0": "By tenant", "/daemons/gpu0": "Conditions", "/tenants/demo": "History"}
+READ = {"/": "GPUs", "/gpus/0": "By tenant", "/daemons/gpu0": "Conditions", "/tenants/demo": "History"}
 
 
 def test_live_updates_keep_the_scroll_position(browser, own_host):
@@ -29,7 +30,7 @@ def test_live_updates_keep_the_scroll_position(browser, own_host):
     overview, gpu, daemon, tenant = (visit.page for visit in visitors)
 
     first = host.client("demo", "--spin", "600", "--alloc", "512")
-    expect(overview.get_by_role("row", name="gpu0").get_by_role("cell").last).to_have_text("1")
+    expect(card(overview, "gpu0").get_by_role("link", name="1 client", exact=True)).to_be_attached()
     for page in [gpu, daemon, tenant]:
         expect(page.get_by_role("link", name=str(first.pid), exact=True).first).to_be_attached()
     assert tops() == before, "a client connected"

@@ -1,11 +1,13 @@
 """The overview and the GPUs, which are live."""
 
-import signal
 import os
+import re
+import signal
 
 from playwright.sync_api import expect
 
 from host import eventually
+from pages import card
 
 
 def test_overview_is_calm_until_a_server_dies(own_host, visitor):
@@ -14,7 +16,7 @@ def test_overview_is_calm_until_a_server_dies(own_host, visitor):
     expect(page.get_by_text("All systems healthy")).to_be_visible()
     visit.accessible()
     for daemon in ["gpu0", "gpu1"]:
-        expect(page.get_by_role("row", name=daemon)).to_contain_text("ready")
+        expect(card(page, daemon)).to_contain_text("ready")
     own_host.api("POST", "/daemons/gpu1/cordon")
     if not visit.scripted:
         page.reload()
@@ -23,7 +25,7 @@ def test_overview_is_calm_until_a_server_dies(own_host, visitor):
     process = own_host.client("demo", "--spin", "600", "--alloc", "512")
     if not visit.scripted:
         page.reload()
-    expect(page.get_by_role("row", name="gpu0").get_by_role("cell").last).to_have_text("1")
+    expect(card(page, "gpu0").get_by_role("link", name="1 client", exact=True)).to_be_visible()
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
 
@@ -35,7 +37,7 @@ def test_live_page_keeps_reader_state(own_host, visitor, scripted):
     page = visit.log_in()
     expect(page.locator("#connection")).to_have_text("live")
     page.locator(".account summary").click()
-    link = page.get_by_role("row", name="gpu0").get_by_role("link", name="gpu0")
+    link = card(page, "gpu0").get_by_role("link", name="gpu0", exact=True)
     link.focus()
     own_host.api("POST", "/daemons/gpu1/cordon")
     expect(page.get_by_text("Daemon gpu1 is cordoned")).to_be_visible()
@@ -43,13 +45,22 @@ def test_live_page_keeps_reader_state(own_host, visitor, scripted):
     expect(page.get_by_role("button", name="Log out")).to_be_visible()
 
 
-def test_map_has_every_sm_once(host, visitor):
+def test_shared_gpu_shows_each_tenant(own_host, visitor):
+    host = own_host
+    host.api("PUT", "/tenants/half", {"daemon": "gpu0", "uid": 0, "sms": 66, "device_memory_limit": "8G", "max_clients": 2})
+    host.client("half", "--spin", "600", "--alloc", "512")
     visit = visitor(host)
     page = visit.log_in(to="/gpus/0")
     expect(page.get_by_role("heading", name="GPU 0 NVIDIA H200")).to_be_visible()
-    cells = page.locator(".sm-map .sms").all_text_contents()
-    assert sum(int(cell) for cell in cells) == 132, cells
-    expect(page.get_by_role("group", name="SM map: 132 SMs")).to_be_visible()
+    row = page.locator(".shares > li").filter(has_text="half")
+    expect(row).to_contain_text("66 SMs")
+    expect(row.get_by_role("img", name="1 client")).to_be_visible()
+    # The bar and the key of the memory have the colour of the tenant's share.
+    colour = re.search(r"part-\d", row.locator("svg").get_attribute("class"))[0]
+    owner = page.locator(".owners > li").filter(has_text="half")
+    expect(owner.locator("svg rect")).to_have_class(colour)
+    expect(page.locator(f".memory-bar .{colour}")).to_have_count(1)
+    expect(page.locator(".sharing .left")).to_contain_text("left to give")
     visit.accessible()
 
 
@@ -71,14 +82,11 @@ def test_partitioned_gpu_is_marked(own_host, visitor):
     page = visit.log_in(to="/gpus/1")
     row = page.get_by_role("row", name="web")
     expect(row).to_contain_text("56")
-    # Users who cannot distinguish the colours have letters, which are beside the names, too; SMs of no chunk are struck through.
-    letters = page.locator(".sm-map .letter").all_text_contents()
-    assert [letters.count(letter) for letter in ["A", "B", ""]] == [7, 5, 5], letters
-    expect(row.locator(".swatch text")).to_have_text("A")
-    expect(page.locator(".sm-map .left-over path")).to_have_count(2)
+    # Each partition has its name in its cell, so that nobody depends on the colours; every SM is in one cell.
+    cells = page.get_by_role("group", name="SMs by partition: 132 SMs").locator("svg")
+    assert cells.locator("text").all_text_contents() == ["web · 56", "spare · 40", "free · 24", "12"]
     expect(row.get_by_role("link", name="web")).to_have_attribute("href", "/tenants/web")
-    cells = page.locator(".sm-map .sms").all_text_contents()
-    assert sum(int(cell) for cell in cells) == 132, cells
+    expect(page.locator(".sharing .left")).to_contain_text("24 SMs")
     visit.accessible()
 
 
@@ -130,4 +138,4 @@ def test_missing_page_is_explained(host, visitor):
 def test_attention_is_first_on_a_phone(host, visitor):
     page = visitor(host, viewport={"width": 390, "height": 900}).log_in()
     top = lambda name: page.get_by_role("heading", name=name, exact=True).bounding_box()["y"]
-    assert top("Needs attention") < top("Daemons")
+    assert top("Needs attention") < top("GPUs")

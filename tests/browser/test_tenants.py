@@ -7,12 +7,15 @@ import pytest
 from playwright.sync_api import expect
 
 from host import eventually
+from pages import more
 
 
-def fill_in(page, name, limit, **more):
+def fill_in(page, name, limit, **others):
     page.get_by_label("Name", exact=True).fill(name)
+    page.get_by_label("User", exact=True).fill("root")
     page.get_by_label("Memory limit").fill(limit)
-    for label, value in more.items():
+    for label, value in others.items():
+        more(page, "#expert")
         page.get_by_label(label, exact=True).fill(value)
 
 
@@ -404,3 +407,25 @@ def test_last_hour_is_charted(own_host, visitor):
         expect(figure.get_by_role("row").nth(1)).to_contain_text("GiB")
         expect(figure.get_by_role("row")).to_have_count(14)
         visit.accessible()
+
+
+def test_tenants_are_created_one_after_another(own_host, visitor):
+    host = own_host
+    visit = visitor(host)
+    page = visit.log_in(to="/tenants/-/new?daemon=gpu0")
+    # The user is that of the daemon's tenants; it may be named.
+    expect(page.get_by_label("User", exact=True)).to_have_value("0")
+    page.get_by_label("Name", exact=True).fill("first")
+    page.get_by_label("User", exact=True).fill("nobody_knows_me")
+    page.get_by_role("button", name="Create and add another").click()
+    expect(page.locator("#wrong-uid")).to_contain_text('this host knows no user "nobody_knows_me"')
+    visit.accessible()
+    page.get_by_label("User", exact=True).fill("root")
+    page.get_by_role("button", name="Create and add another").click()
+    expect(page.get_by_role("status").filter(has_text="Tenant first was created")).to_be_visible()
+    expect(page.get_by_label("Daemon", exact=True)).to_have_value("gpu0")
+    visit.accessible()
+    page.get_by_label("Name", exact=True).fill("second")
+    page.get_by_role("button", name="Create tenant").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("second")
+    assert [host.api("GET", f"/tenants/{name}")["spec"]["uid"] for name in ("first", "second")] == [0, 0]

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::format::{Amount, Moment};
+use super::strip::Colours;
 use crate::domain::count::counted;
 use crate::domain::history::{EVERY_MS, Point, SPAN_MS};
 use crate::domain::{GpuUuid, TenantName};
@@ -89,13 +90,13 @@ impl Chart {
 
     /// Gives tenants the colours that they have on the map beside the chart; other lines get the remaining colours.
     #[must_use]
-    pub(super) fn coloured(mut self, colours: &[(TenantName, usize)]) -> Self {
+    pub(super) fn coloured(mut self, colours: &Colours) -> Self {
         for panel in &mut self.panels {
             let mut taken = Vec::new();
             let mut others = Vec::new();
             for line in &mut panel.lines {
-                let colour =
-                    colours.iter().find(|(name, _)| name.as_str() == line.name).map(|(_, colour)| *colour);
+                let colour = colours.iter().find(|(name, _)| name.as_str() == line.name);
+                let colour = colour.map(|(_, colour)| usize::from(*colour));
                 match colour.filter(|colour| !taken.contains(colour)) {
                     Some(colour) => {
                         line.colour = colour;
@@ -175,7 +176,7 @@ mod tests {
         let gpu = GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("a UUID");
         let lines: Vec<_> =
             ["batch", "notebooks", "others", "web"].map(|one| (name(one), points.clone())).into();
-        let colours = [(name("web"), 0), (name("batch"), 1), (name("notebooks"), 2)];
+        let colours = [(name("web"), 0), (name("batch"), 1), (name("notebooks"), 2)].into();
         let chart = Chart::of_gpu(NOW, &gpu, &lines).coloured(&colours);
         let panel = &chart.panels[0];
         let classes: Vec<String> = panel.lines.iter().map(|line| panel.class(line)).collect();

@@ -8,12 +8,14 @@ use uuid::Uuid;
 
 use super::format::{self, Badge, Lasting, Tone};
 use super::frame::{Frame, PageLink, Section};
+use super::gpus::GpuDisplayNames;
 use super::lists::{ListQuery, list_page};
 use super::rendered;
-use crate::domain::DaemonName;
+use crate::domain::access::Role;
 use crate::domain::event::{EventCause, EventFilter, EventType};
 use crate::domain::maintenance::OnTimeout;
 use crate::domain::operation::{Operation, OperationFilter, OperationRequest, OperationState, Step};
+use crate::domain::{DaemonName, GpuUuid};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::{Problem, Reply};
@@ -55,6 +57,9 @@ struct OperationPage {
     row: OperationSummary,
     steps: Vec<StepRow>,
     facts: Vec<(&'static str, String)>,
+    /// The GPUs that it changes, and their names.
+    gpus: Vec<GpuUuid>,
+    names: GpuDisplayNames,
     /// Actor who requested it, as long as its event exists.
     by: Option<String>,
     /// Effect of cancelling it; `None` if it cannot be cancelled.
@@ -203,9 +208,10 @@ fn facts(request: &OperationRequest) -> Vec<(&'static str, String)> {
         | OperationRequest::DeleteDaemon { grace_s } => grace(*grace_s),
         OperationRequest::DrainDaemon { timeout_s, on_timeout }
         | OperationRequest::BeginMaintenance { timeout_s, on_timeout, .. } => drain(*timeout_s, *on_timeout),
-        OperationRequest::ApplyLayout { recreate, note, .. } => {
+        OperationRequest::ApplyLayout { recreate, drain: limit, note, .. } => {
             let kept = if *recreate { "may be recreated" } else { "unchanged" };
             let mut facts = vec![("Partitions that stay", kept.to_owned())];
+            facts.extend(limit.iter().flat_map(|limit| drain(limit.timeout_s, limit.on_timeout)));
             facts.extend(note.clone().map(|note| ("Note", note)));
             facts
         }
@@ -266,7 +272,13 @@ async fn show(call: Call, Path(id): Path<Uuid>) -> Reply {
     let row = OperationSummary::of(operation, now);
     let frame = call.frame(Section::Operations, &row.title()).await.live();
     let cancel_effect = cancel_effect(&row.operation).filter(|_| frame.operates());
-    Ok(rendered(&OperationPage { frame, row, steps, facts, by, cancel_effect }))
+    let (gpus, names) = match &row.operation.request {
+        OperationRequest::ApplyLayout { gpu_map, .. } if frame.may(Role::Viewer) => {
+            (gpu_map.values().cloned().collect(), call.gpu_names().await)
+        }
+        _ => (Vec::new(), GpuDisplayNames::default()),
+    };
+    Ok(rendered(&OperationPage { frame, row, steps, facts, gpus, names, by, cancel_effect }))
 }
 
 /// Finds the actor who requested an operation, from its event; `None` once that is pruned.

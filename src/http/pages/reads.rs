@@ -1,8 +1,9 @@
 //! Reads that several pages make for their caller.
 
 use super::gpus::{GpuDisplayNames, GpuRow};
-use crate::domain::DaemonName;
+use super::sharing::{SharingPicture, of_a_card};
 use crate::domain::event::{Event, EventFilter};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::extract::Call;
 use crate::service::ServiceError;
 use crate::service::daemons::DaemonView;
@@ -19,6 +20,38 @@ impl Call {
     /// All GPUs of the host.
     pub(super) async fn gpus(&self) -> Result<Vec<GpuRow>, ServiceError> {
         Ok(self.app.service.gpu_views(&self.ctx).await?.into_iter().map(GpuRow::of).collect())
+    }
+
+    /// All GPUs of the host, each with the picture of who shares it if a daemon has it.
+    pub(super) async fn pictures(&self) -> Result<Vec<(GpuRow, Option<SharingPicture>)>, ServiceError> {
+        let (gpus, daemons) = (self.gpus().await?, self.daemons().await?);
+        let sharing = self.app.service.sharing(&self.ctx).await?;
+        let most = of_a_card(gpus.len());
+        let picture = |row: GpuRow| {
+            let daemon = daemons.iter().find(|daemon| daemon.spec.gpus.contains(row.key()));
+            let both = daemon.zip(sharing.get(row.key()));
+            let picture =
+                both.map(|(daemon, sharing)| SharingPicture::of(&row.gpu, daemon, sharing, most, None));
+            (row, picture)
+        };
+        Ok(gpus.into_iter().map(picture).collect())
+    }
+
+    /// The pictures of who shares some GPUs of a daemon, with `first` before the other tenants.
+    pub(super) async fn pictures_of(
+        &self,
+        daemon: &DaemonView,
+        gpus: &[GpuUuid],
+        first: Option<&TenantName>,
+    ) -> Result<Vec<(GpuRow, SharingPicture)>, ServiceError> {
+        let sharing = self.app.service.sharing(&self.ctx).await?;
+        let rows = self.gpus().await?.into_iter().filter(|row| gpus.contains(row.key()));
+        let picture = |row: GpuRow| {
+            let sharing = sharing.get(row.key())?;
+            let picture = SharingPicture::of(&row.gpu, daemon, sharing, of_a_card(gpus.len()), first);
+            Some((row, picture))
+        };
+        Ok(rows.filter_map(picture).collect())
     }
 
     /// The display names of all GPUs; users without access to the host get none.

@@ -114,6 +114,10 @@ async fn save<S: FormSpec>(call: &Call, edited: Option<S::Name>, form: Form) -> 
         write_spec(call, name.clone(), read::<S>(&form, call.now())?, options).await.map(|()| name)
     };
     match (write.await, edited) {
+        (Ok(name), None) if form.ticked("another") => {
+            let next = format!("/{}s/-/new?daemon={}&after={name}", S::NOUN, form.text("daemon"));
+            Ok(Redirect::to(&next).into_response())
+        }
         (Ok(name), _) => Ok(Redirect::to(&format!("/{}s/{name}", S::NOUN)).into_response()),
         (Err(error @ (ServiceError::PreconditionFailed(_) | ServiceError::NotFound { .. })), Some(name)) => {
             outdated::<S>(call, name, form, error).await

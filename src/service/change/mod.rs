@@ -19,7 +19,7 @@ use crate::domain::maintenance::Maintenance;
 use crate::domain::plan::Desired;
 use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::domain::token::TokenId;
-use crate::domain::{DaemonName, GpuUuid, TenantDirectory, TenantName};
+use crate::domain::{COLOURS, DaemonName, GpuUuid, TenantDirectory, TenantName};
 use crate::gpu::Inventory;
 use crate::service::access::audit_log::ChangeRecord;
 use crate::service::access::context::Permit;
@@ -248,6 +248,11 @@ impl<'c> Change<'c> {
             Some(tenant) if tenant.spec == spec => {}
             Some(tenant) => tenant.change(spec, self.now),
             None => {
+                // The colour that fewest of those beside it have.
+                let beside = self.objects.tenants_of(&spec.daemon).map(|tenant| tenant.directory.colour());
+                let mut taken = [0; COLOURS as usize];
+                beside.for_each(|colour| taken[usize::from(colour)] += 1);
+                let colour = (0..COLOURS).min_by_key(|colour| taken[usize::from(*colour)]).unwrap_or(0);
                 let mut random = [0; TenantDirectory::LENGTH / 2];
                 getrandom::fill(&mut random).map_err(|error| ServiceError::Internal(error.to_string()))?;
                 let tenant = Tenant {
@@ -257,9 +262,10 @@ impl<'c> Change<'c> {
                     daemon_generation: 0,
                     created_at: self.now,
                     updated_at: self.now,
-                    directory: TenantDirectory::new(random),
+                    directory: TenantDirectory::new(random).coloured(colour),
                     draining: false,
                     finished: false,
+                    held: false,
                 };
                 self.objects.tenants.insert(name.clone(), tenant);
             }

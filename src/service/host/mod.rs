@@ -2,6 +2,7 @@
 
 pub(super) mod initialized;
 pub mod operations;
+mod sharing;
 pub mod startup;
 
 pub use initialized::ReadOnly;

@@ -23,6 +23,7 @@ use super::gpus::{GpuDisplayNames, GpuRow};
 use super::lists::ROWS;
 use super::operations::{OperationSummary, under_way};
 use super::rendered;
+use super::sharing::SharingPicture;
 use super::spec_form;
 use crate::domain::DaemonName;
 use crate::domain::condition::ConditionType;
@@ -90,6 +91,8 @@ struct DaemonPage {
     banner: Banner,
     row: DaemonSummary,
     gpus: GpuDisplayNames,
+    /// Who shares its GPUs.
+    pictures: Vec<(GpuRow, SharingPicture)>,
     settings: Vec<DaemonSettingRow>,
     clients: Vec<ClientView>,
     tenants: Vec<TenantView>,
@@ -169,6 +172,7 @@ async fn show(call: Call, Path(name): Path<DaemonName>) -> Reply {
         banner: Banner::of(&call, of_daemon).await?,
         settings: settings::of(desired.as_ref(), effective, &gpus),
         events: call.newest_events(about, EVENTS).await?,
+        pictures: call.pictures_of(&row.daemon, &row.daemon.spec.gpus, None).await?,
         is_adopted: service.is_adopted(ctx, &name).await?,
         under_way: under_way(&call, Some(&name)).await?,
         has_more_tenants: tenants.next_cursor.is_some(),

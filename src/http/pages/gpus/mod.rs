@@ -15,9 +15,7 @@ use super::format;
 use super::forms::Form;
 use super::frame::{Frame, Section};
 use super::rendered;
-use super::sm_map::SmMap;
-use crate::domain::daemon::Mode;
-use crate::domain::gpu::ChunkCensus;
+use super::sharing::{SharingPicture, colours};
 use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::status::PartitionStatus;
@@ -63,11 +61,14 @@ pub(super) async fn name_gpus_by_index(
     Ok(())
 }
 
+/// Most tenants that the page of a GPU shows one by one.
+const OF_A_PAGE: usize = 32;
+
 #[derive(Template)]
 #[template(path = "gpus.html")]
 struct GpusPage {
     frame: Frame,
-    gpus: Vec<GpuRow>,
+    gpus: Vec<(GpuRow, Option<SharingPicture>)>,
 }
 
 #[derive(Template)]
@@ -77,9 +78,8 @@ struct GpuPage {
     banner: Banner,
     row: GpuRow,
     daemon: Option<DaemonView>,
-    map: Option<SmMap>,
-    /// True if the map shows partitions; otherwise it shows SMs that all clients share.
-    partitioned: bool,
+    /// Who shares it; `None` where no daemon has it.
+    picture: Option<SharingPicture>,
     /// Partitions enforced by thread percentages, which reserve nothing.
     shares: Vec<PartitionStatus>,
     /// The processes on it, with those that are clients; `None` if the driver does not list them.
@@ -89,7 +89,7 @@ struct GpuPage {
 }
 
 async fn list(call: Call) -> Reply {
-    let gpus = call.gpus().await?;
+    let gpus = call.pictures().await?;
     let frame = call.frame(Section::Gpus, "GPUs").await.live();
     Ok(rendered(&GpusPage { frame, gpus }))
 }
@@ -101,11 +101,11 @@ async fn show(call: Call, Path(name): Path<String>) -> Reply {
         Some(daemon) => Some(app.service.daemon(ctx, daemon, false).await?),
         None => None,
     };
-    let map = daemon.as_ref().and_then(|daemon| partition_map(&row.gpu, daemon));
-    let partitioned = map.is_some();
-    let counted = app.service.chunk_counts(ctx).await?.remove(row.key());
-    let map = map.or_else(|| shared_map(&row.gpu, daemon.as_ref(), counted.as_ref()));
-    let colours = map.as_ref().map(SmMap::colours).unwrap_or_default();
+    let sharing = app.service.sharing(ctx).await?.remove(row.key());
+    let both = daemon.as_ref().zip(sharing.as_ref());
+    let picture =
+        both.map(|(daemon, sharing)| SharingPicture::of(&row.gpu, daemon, sharing, OF_A_PAGE, None));
+    let colours = colours(&sharing);
     let shares = daemon.as_ref().map(|daemon| shares(&row.gpu, daemon)).unwrap_or_default();
     let processes = processes(&call, &row.gpu).await?;
     let lines = app.service.gpu_history(ctx, row.key())?;
@@ -113,25 +113,7 @@ async fn show(call: Call, Path(name): Path<String>) -> Reply {
     let frame = call.frame(Section::Gpus, &row.called()).await.live();
     let of_gpu = IncidentFilter { gpu: Some(row.key().clone()), ..IncidentFilter::default() };
     let banner = Banner::of(&call, of_gpu).await?;
-    Ok(rendered(&GpuPage { frame, banner, row, daemon, map, partitioned, shares, processes, chart }))
-}
-
-/// The map of a GPU with partitions.
-fn partition_map(gpu: &GpuView, daemon: &DaemonView) -> Option<SmMap> {
-    let status = daemon.status.as_ref()?;
-    let listings = status.effective.as_ref()?.partitions.as_ref()?;
-    let listed = listings.iter().find(|listing| listing.gpu == gpu.uuid)?;
-    let layout = status.layout.iter().flat_map(|layout| &layout.partitions);
-    let named: Vec<&PartitionStatus> = layout.filter(|partition| partition.gpu == gpu.uuid).collect();
-    Some(SmMap::partitioned(listed, gpu.compute_capability?.chunk_sms(), &named))
-}
-
-/// The map of an unpartitioned GPU.
-fn shared_map(gpu: &GpuView, daemon: Option<&DaemonView>, counted: Option<&ChunkCensus>) -> Option<SmMap> {
-    // In static mode clients use partitions; nothing is known before they are listed.
-    let shares = daemon.is_none_or(|daemon| daemon.spec.mode == Mode::Shared);
-    shares.then_some(())?;
-    Some(SmMap::shared(gpu.sms?, gpu.compute_capability?.chunk_sms(), counted))
+    Ok(rendered(&GpuPage { frame, banner, row, daemon, picture, shares, processes, chart }))
 }
 
 fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<PartitionStatus> {

@@ -38,7 +38,7 @@ impl GpuRow {
     }
 
     /// Returns true if it can be given to a daemon.
-    pub(super) fn is_free(&self) -> bool {
+    pub(in crate::http::pages) fn is_free(&self) -> bool {
         self.gpu.daemon.is_none() && self.gpu.mig_enabled != Some(true)
     }
 

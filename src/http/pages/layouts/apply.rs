@@ -2,14 +2,18 @@
 
 use askama::Template;
 
+use super::plan_picture::PlanPicture;
 use super::target::{Places, RoleChoice, gpu_map};
 use crate::domain::client::ClientId;
-use crate::domain::count::counted;
+use crate::domain::count::{counted, enumerated};
+use crate::domain::duration::parse_seconds;
 use crate::domain::layout::active::PartitionPolicy;
 use crate::domain::layout::assertion::Assertion;
 use crate::domain::layout::blocked::Blocked;
-use crate::domain::layout::outlook::{LayoutPlan, LayoutPlanStep};
+use crate::domain::layout::outlook::{Allowed, LayoutPlan, LayoutPlanStep};
+use crate::domain::layout::plan::Action;
 use crate::domain::layout::{Version, VersionRef};
+use crate::domain::maintenance::{DrainLimit, OnTimeout};
 use crate::domain::{GpuUuid, LayoutName};
 use crate::http::extract::{Call, Path};
 use crate::http::pages::format::Moment;
@@ -37,7 +41,8 @@ struct ApplyPage<'a> {
     daemon: Option<DaemonView>,
     roles: Vec<RoleChoice>,
     plan: Option<LayoutPlan>,
-    /// The clients that the plan names, if they are connected.
+    picture: PlanPicture,
+    /// The connected clients of the daemon.
     clients: Vec<ClientView>,
     form: &'a Form,
     refused: FormErrors,
@@ -68,12 +73,17 @@ pub(super) async fn apply(call: Call, Path(name): Path<LayoutName>, form: Form) 
         return planned(&call, name, &form, None).await;
     };
     let note = form.text("note").to_owned();
+    let drain = match drain_of(&form) {
+        Ok(drain) => drain,
+        Err(error) => return planned(&call, name, &form, Some(error)).await,
+    };
     let request = ApplyRequest {
         daemon: daemon.name.clone(),
         version: Some(version.version),
         layout: None,
         gpu_map: gpu_map(&places.roles(&name, &version.layout, daemon, &form)),
         recreate: form.ticked("recreate"),
+        drain,
         drift_policy: match form.text("drift_policy") {
             "report" => Some(PartitionPolicy::Report),
             "repair" => Some(PartitionPolicy::Repair),
@@ -87,6 +97,18 @@ pub(super) async fn apply(call: Call, Path(name): Path<LayoutName>, form: Form) 
         Err(error @ ServiceError::Forbidden(_)) => Err(error.into()),
         Err(error) => planned(&call, name, &form, Some(error)).await,
     }
+}
+
+/// The wait for clients that a form asks for.
+fn drain_of(form: &Form) -> Result<Option<DrainLimit>, ServiceError> {
+    let typed = form.text("drain");
+    if typed.is_empty() {
+        return Ok(None);
+    }
+    let timeout_s = parse_seconds(typed).map_err(|error| ServiceError::field("/drain", error.to_string()))?;
+    let is_to_end = form.text("on_timeout") == "terminate";
+    let on_timeout = if is_to_end { OnTimeout::Terminate } else { OnTimeout::Fail };
+    Ok(Some(DrainLimit { timeout_s, on_timeout }))
 }
 
 /// The version that a form selects; by default the newest.
@@ -130,27 +152,34 @@ async fn planned(call: &Call, name: LayoutName, form: &Form, error: Option<Servi
     let problem = error.clone().map(|error| Problem::of(error, &ctx.actor));
     let refused = match (&plan, error) {
         (Some(plan), Some(ServiceError::Blocked { .. })) if !plan.blocked.is_empty() => {
-            refused_by(plan, form.ticked("recreate"))
+            refused_by(plan, form)
         }
-        (_, Some(error)) => FormErrors::of(Problem::of(error, &ctx.actor), &["version", "note"]),
+        (_, Some(error)) => FormErrors::of(Problem::of(error, &ctx.actor), &["version", "note", "drain"]),
         (_, None) => FormErrors::default(),
     };
     let clients = match &plan {
-        Some(plan) if plan.blocked.iter().any(|blocker| matches!(blocker.what, Blocked::InUse { .. })) => {
-            call.clients(ClientFilter::default()).await?
+        Some(plan) => {
+            call.clients(ClientFilter { daemon: Some(plan.daemon.clone()), ..ClientFilter::default() })
+                .await?
         }
-        _ => Vec::new(),
+        None => Vec::new(),
+    };
+    let picture = match plan.as_ref().zip(daemon.as_ref()) {
+        Some((plan, daemon)) => PlanPicture::of(call, plan, daemon, &clients).await?,
+        None => PlanPicture::default(),
     };
     let frame = call.frame(Section::Layouts, format!("Plan layout {name}")).await;
-    let template = ApplyPage { frame, version, numbers, places, daemon, roles, plan, clients, form, refused };
+    let template =
+        ApplyPage { frame, version, numbers, places, daemon, roles, plan, picture, clients, form, refused };
     Ok(with_status(&template, problem))
 }
 
 /// The blockers of a refused request; that partitions must be recreated is the error of its box.
-fn refused_by(plan: &LayoutPlan, recreate: bool) -> FormErrors {
+fn refused_by(plan: &LayoutPlan, form: &Form) -> FormErrors {
     let mut refused = FormErrors::default();
+    let allowed = Allowed { recreate: form.ticked("recreate"), drain: !form.text("drain").is_empty() };
     let (again, others): (Vec<_>, Vec<_>) =
-        plan.refusals(recreate).partition(|blocker| matches!(blocker.what, Blocked::MadeAgain { .. }));
+        plan.refusals(allowed).partition(|blocker| matches!(blocker.what, Blocked::MadeAgain { .. }));
     for blocker in others {
         refused.whole.push(blocker.message.clone());
     }
@@ -180,7 +209,28 @@ impl ApplyPage<'_> {
 
     /// Returns true if the plan can be applied once everything that can be allowed is allowed.
     fn is_possible(plan: &LayoutPlan) -> bool {
-        plan.refusals(true).next().is_none()
+        plan.refusals(Allowed { recreate: true, drain: true }).next().is_none()
+    }
+
+    /// Names the partitions whose clients have to stop first.
+    fn occupied(plan: &LayoutPlan) -> Option<String> {
+        let occupied = plan.blocked.iter().filter_map(|blocker| match &blocker.what {
+            Blocked::InUse { partition: Some(partition), .. } => Some(partition.to_string()),
+            Blocked::InUse { id, .. } => Some(id.to_string()),
+            _ => None,
+        });
+        let occupied: Vec<String> = occupied.collect();
+        (!occupied.is_empty()).then(|| enumerated(&occupied))
+    }
+
+    /// Describes a blocker.
+    fn in_brief(&self, blocked: &Blocked) -> String {
+        blocked.in_brief(|gpu| self.places.names.name(gpu))
+    }
+
+    /// The commands that the plan sends.
+    fn commands(plan: &LayoutPlan) -> usize {
+        plan.steps.iter().filter(|step| step.step.action != Action::Keep).count()
     }
 }
 

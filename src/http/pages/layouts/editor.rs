@@ -14,7 +14,7 @@ use crate::domain::LayoutName;
 use crate::domain::access::Right;
 use crate::domain::daemon::Mode;
 use crate::domain::layout::outlook::LayoutPlan;
-use crate::domain::layout::{Enforcement, Invalid, Layout, text};
+use crate::domain::layout::{AddStep, Enforcement, Invalid, Layout, sizes, text};
 use crate::http::extract::{Call, Path};
 use crate::http::pages::forms::{Form, FormErrors, Shape, SpecField};
 use crate::http::pages::frame::{Frame, Section};
@@ -59,12 +59,19 @@ pub(super) async fn new(call: Call, query: ListQuery) -> Result<Response, Proble
     let (gpu_kinds, daemon) = (gpu_kind::all(&call).await?, query.form().text("daemon"));
     let mut form = Form::default();
     form.set("on", daemon);
-    form.set("text", starting_text(choose(&gpu_kinds, daemon, None)));
-    Ok(rendered(&EditedLayout::page(&call, SpecDraft::new(None, form)).await?))
+    form.set("sizes", query.form().typed("sizes"));
+    let sized = query.text("sizes").map_or(Ok(Vec::new()), sizes::parse);
+    let steps = sized.as_deref().unwrap_or_default();
+    form.set("text", starting_text(choose(&gpu_kinds, daemon, None), steps));
+    let mut draft = SpecDraft::new(None, form);
+    if let Err(error) = &sized {
+        draft.refused.add("sizes", "From sizes", &error.to_string());
+    }
+    Ok(rendered(&EditedLayout::page(&call, draft).await?))
 }
 
-/// Writes a layout with two partitions that fit on a kind of GPU.
-fn starting_text(gpu_kind: Option<&GpuKind>) -> String {
+/// Writes a layout for a kind of GPU: with these steps, or with two partitions that fit.
+fn starting_text(gpu_kind: Option<&GpuKind>, steps: &[AddStep]) -> String {
     let Some(GpuKind { sku, mode, chunks, .. }) = gpu_kind else {
         return "enforcement: static\nsteps: []\n".to_owned();
     };
@@ -72,13 +79,13 @@ fn starting_text(gpu_kind: Option<&GpuKind>) -> String {
         Some(Mode::Shared) => Enforcement::Percentage,
         Some(Mode::Static) | None => Enforcement::Static,
     };
-    let (half, quarter) = ((chunks / 2).max(1), (chunks / 4).max(1));
-    format!(
-        "enforcement: {}\nsku: {sku:?}\nsteps:\n  \
-         - add: {{gpu: 0, partition: first, chunks: {half}}}\n  \
-         - add: {{gpu: 0, partition: second, chunks: {quarter}}}\n",
-        enforcement.as_str()
-    )
+    let halves = [("first", (chunks / 2).max(1)), ("second", (chunks / 4).max(1))];
+    let sized = steps.iter().map(|step| (step.partition.as_str(), step.chunks));
+    let sized: Vec<(&str, u32)> = if steps.is_empty() { halves.to_vec() } else { sized.collect() };
+    let line =
+        |(name, chunks): &(&str, u32)| format!("  - add: {{gpu: 0, partition: {name}, chunks: {chunks}}}\n");
+    let lines: String = sized.iter().map(line).collect();
+    format!("enforcement: {}\nsku: {sku:?}\nsteps:\n{lines}", enforcement.as_str())
 }
 
 /// Shows the form for the next version, which starts from the newest or from another one.

@@ -6,9 +6,11 @@ use crate::domain::count::counted;
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::{AddStep, Invalid, Layout, LayoutStep, Role};
+use crate::domain::sharing::GpuSharing;
 use crate::domain::{DaemonName, InvalidValue};
 use crate::http::extract::Call;
-use crate::http::pages::sm_map::SmMap;
+use crate::http::pages::sharing::colours;
+use crate::http::pages::strip::{Colours, SmStrip};
 use crate::service::ServiceError;
 use crate::service::daemons::DaemonView;
 use crate::service::host::GpuView;
@@ -27,10 +29,17 @@ pub(super) struct GpuKind {
     /// True if the daemon has listed the chunks of its GPUs, or a CUDA client has counted them; otherwise there may be fewer,
     /// since the SMs of a chunk differ from die to die.
     pub(super) counted: bool,
+    /// Colours of the tenants on it.
+    pub(super) colours: Colours,
 }
 
 impl GpuKind {
-    fn of(gpu: &GpuView, daemon: Option<&DaemonView>, census: Option<&ChunkCensus>) -> Option<Self> {
+    fn of(
+        gpu: &GpuView,
+        daemon: Option<&DaemonView>,
+        census: Option<&ChunkCensus>,
+        sharing: Option<&GpuSharing>,
+    ) -> Option<Self> {
         let (sms, chunk_sms) = (gpu.sms?, gpu.compute_capability?.chunk_sms());
         let listings =
             daemon.and_then(|daemon| daemon.status.as_ref()?.effective.as_ref()?.partitions.as_ref());
@@ -45,6 +54,7 @@ impl GpuKind {
             chunk_sms,
             chunks: counted.unwrap_or(sms / chunk_sms.max(1)),
             counted: counted.is_some(),
+            colours: colours(sharing),
         })
     }
 
@@ -69,9 +79,10 @@ pub(super) async fn of_host(call: &Call) -> Result<Vec<GpuKind>, ServiceError> {
     let daemons = call.daemons().await?;
     let gpus = call.app.service.gpu_views(&call.ctx).await?;
     let censuses = call.app.service.chunk_counts(&call.ctx).await?;
+    let sharing = call.app.service.sharing(&call.ctx).await?;
     let of = |gpu: &GpuView| {
         let daemon = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid));
-        GpuKind::of(gpu, daemon, censuses.get(&gpu.uuid))
+        GpuKind::of(gpu, daemon, censuses.get(&gpu.uuid), sharing.get(&gpu.uuid))
     };
     Ok(gpus.iter().filter_map(of).collect())
 }
@@ -105,7 +116,7 @@ pub(super) fn choose<'g>(gpu_kinds: &'g [GpuKind], daemon: &str, sku: Option<&st
 }
 
 /// The preview of a layout.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct LayoutPreview {
     /// The kind of its GPUs; `None` if none is known.
     pub(super) gpu_kind: Option<GpuKind>,
@@ -115,10 +126,10 @@ pub(super) struct LayoutPreview {
 }
 
 /// The preview for the GPU of one role.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct RolePreview {
     pub(super) role: Role,
-    pub(super) map: SmMap,
+    pub(super) strip: SmStrip,
     pub(super) used: u32,
     pub(super) free: u32,
 }
@@ -147,9 +158,10 @@ impl LayoutPreview {
         }
         let of_role = |role: Role| {
             let partitions = placed.iter().copied().filter(|add| add.gpu == role);
-            let map = SmMap::planned(partitions, gpu_kind.sms, gpu_kind.chunk_sms, gpu_kind.chunks);
+            let GpuKind { sms, chunk_sms, chunks, colours, .. } = gpu_kind;
+            let strip = SmStrip::planned(partitions, *sms, *chunk_sms, *chunks, colours);
             let used = used(&placed, role);
-            RolePreview { role, map, used, free: gpu_kind.chunks.saturating_sub(used) }
+            RolePreview { role, strip, used, free: gpu_kind.chunks.saturating_sub(used) }
         };
         let roles = layout.roles().into_iter().map(of_role).collect();
         Self { gpu_kind: Some(gpu_kind.clone()), roles, too_many }
@@ -178,6 +190,7 @@ mod tests {
             chunk_sms: 8,
             chunks: 15,
             counted: true,
+            colours: Colours::default(),
         }
     }
 
@@ -211,7 +224,7 @@ mod tests {
         let used: Vec<(u32, u32, u32)> =
             outcome.roles.iter().map(|role| (role.role, role.used, role.free)).collect();
         assert_eq!(used, [(0, 15, 0), (1, 3, 12)]);
-        assert_eq!(outcome.roles[1].map.groups[0].description(), "d: 24 SMs in 3 chunks, for web");
+        assert_eq!(outcome.roles[1].strip.cells[0].description(), "d: 24 SMs in 3 chunks, for web");
     }
 
     #[test]

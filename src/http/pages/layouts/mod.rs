@@ -6,6 +6,7 @@ mod editor;
 mod export;
 mod gpu_kind;
 mod import;
+mod plan_picture;
 mod replaying;
 mod replays;
 mod target;

@@ -13,6 +13,7 @@ use crate::http::pages::format::{Gauge, Moment, Tone};
 use crate::http::pages::frame::PageLink;
 use crate::http::pages::gpus::GpuRow;
 use crate::http::pages::settings::maintenance;
+use crate::http::pages::sharing::SharingPicture;
 use crate::http::problem::Problem;
 use crate::service::host::HostView;
 
@@ -35,7 +36,7 @@ fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy
 pub(super) async fn all(
     call: &Call,
     daemons: &[DaemonSummary],
-    gpus: &[GpuRow],
+    gpus: &[(GpuRow, Option<SharingPicture>)],
     banner: &Banner,
 ) -> Result<Vec<Attention>, Problem> {
     let Call { app, ctx } = call;
@@ -50,7 +51,7 @@ pub(super) async fn all(
     items.extend(maintenance.state.map(of_maintenance));
     let rests = |row: &DaemonSummary| maintenance.daemons.contains(&row.daemon.name);
     items.extend(daemons.iter().flat_map(|row| of_daemon(row, rests(row), banner)));
-    items.extend(gpus.iter().flat_map(|row| of_gpu(row, banner)));
+    items.extend(gpus.iter().flat_map(|(row, _)| of_gpu(row, banner)));
     items.sort_by_key(|attention| attention.tone);
     Ok(items)
 }

@@ -9,11 +9,12 @@ use axum::response::{IntoResponse as _, Redirect};
 use self::attention::Attention;
 use super::banner::Banner;
 use super::daemons::{DaemonSummary, daemon_rows};
-use super::format::Tone;
+use super::format::{Amount, Tone};
 use super::frame::{Frame, Section};
-use super::gpus::{self, GpuDisplayNames, GpuRow};
+use super::gpus::GpuRow;
 use super::operations::{OperationSummary, under_way};
 use super::rendered;
+use super::sharing::{FEW_GPUS, MemoryBar, SharingPicture};
 use crate::domain::count::counted;
 use crate::domain::event::{Event, EventFilter, EventType};
 use crate::domain::incident::IncidentFilter;
@@ -34,8 +35,7 @@ struct OverviewPage {
     attention: Vec<Attention>,
     under_way: Vec<OperationSummary>,
     daemons: Vec<DaemonSummary>,
-    gpus: Vec<GpuRow>,
-    names: GpuDisplayNames,
+    gpus: Vec<(GpuRow, Option<SharingPicture>)>,
     events: Vec<Event>,
 }
 
@@ -71,10 +71,42 @@ impl OverviewPage {
         }
     }
 
+    /// The daemon that has a GPU.
+    fn daemon_of(&self, row: &GpuRow) -> Option<&DaemonSummary> {
+        self.daemons.iter().find(|summary| summary.daemon.spec.gpus.contains(row.key()))
+    }
+
+    /// Daemons that are ready, in words.
+    fn ready(&self) -> String {
+        let ready = self.daemons.iter().filter(|summary| summary.badge.tone == Tone::Good).count();
+        match self.daemons.len() {
+            0 => "no daemon".to_owned(),
+            all if all == ready => format!("{} ready", counted(all, "daemon")),
+            all => format!("{ready} of {} ready", counted(all, "daemon")),
+        }
+    }
+
+    /// Returns true if the host has so many GPUs that their cards are small.
+    fn has_many(&self) -> bool {
+        self.gpus.len() > FEW_GPUS
+    }
+
+    fn clients(&self) -> usize {
+        self.daemons.iter().map(|summary| summary.clients).sum()
+    }
+
+    /// Memory of the GPUs that daemons have: left to give, used, given as limits, and in all. `None` where no size is known.
+    fn memory(&self) -> Option<[Amount; 4]> {
+        let bars = self.gpus.iter().filter_map(|(_, picture)| picture.as_ref()?.memory.as_ref());
+        let sum = |of: fn(&MemoryBar) -> u64| Amount(bars.clone().map(of).fold(0, u64::saturating_add));
+        let left = sum(|bar| bar.total.0.saturating_sub(bar.limits.0));
+        let all = [left, sum(|bar| bar.used.0), sum(|bar| bar.limits.0), sum(|bar| bar.total.0)];
+        (all[3].0 > 0).then_some(all)
+    }
+
     /// Clients that the GPUs of the host are divided among, if its daemons state how many they expect.
-    fn capacity(&self) -> Option<String> {
-        let clients = shares::capacity(self.daemons.iter().map(|row| &row.daemon.spec));
-        clients.map(|clients| counted(clients, "client"))
+    fn capacity(&self) -> Option<u64> {
+        shares::capacity(self.daemons.iter().map(|row| &row.daemon.spec))
     }
 }
 
@@ -83,7 +115,7 @@ pub(super) async fn show(call: Call) -> Reply {
     if let Some(tenant) = ctx.actor.scope() {
         return Ok(Redirect::to(&format!("/tenants/{tenant}")).into_response());
     }
-    let (gpus, daemons) = (call.gpus().await?, daemon_rows(&call).await?);
+    let (gpus, daemons) = (call.pictures().await?, daemon_rows(&call).await?);
     let filter = EventFilter { types: relevant_types(), ..EventFilter::default() };
     let events = call.newest_events(filter, EVENTS).await?;
     let banner = Banner::of(&call, IncidentFilter::default()).await?;
@@ -93,8 +125,7 @@ pub(super) async fn show(call: Call) -> Reply {
     attention.sort_by_key(|item| item.tone);
     let under_way = under_way(&call, None).await?;
     let frame = call.frame(Section::Overview, "Overview").await.live();
-    let names = GpuDisplayNames::of(&gpus);
-    Ok(rendered(&OverviewPage { frame, banner, attention, under_way, daemons, gpus, names, events }))
+    Ok(rendered(&OverviewPage { frame, banner, attention, under_way, daemons, gpus, events }))
 }
 
 /// Event types that matter to an operator: readers, and what always follows from another event, would push out the relevant

@@ -1,5 +1,7 @@
 //! The form of a tenant's spec, beside a prediction of what the tenant would get.
 
+use std::collections::BTreeSet;
+
 use askama::Template;
 
 use super::super::forms::{FieldDifference, Form, FormErrors, Shape, SpecField};
@@ -12,11 +14,15 @@ use crate::domain::access::Right;
 use crate::domain::daemon::Mode;
 use crate::domain::duration::parse_duration;
 use crate::domain::gpu::GpuRef;
+use crate::domain::json::missing_field;
 use crate::domain::prediction::Prediction;
 use crate::domain::tenant::TenantSpec;
 use crate::domain::{DaemonName, TenantName, rfc3339};
+use crate::host::user::number_of_user;
 use crate::http::extract::{Call, Query};
 use crate::http::problem::{Problem, Reply};
+use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::tenants::TenantFilter;
 use crate::service::{FieldError, ServiceError, WriteOptions};
 
 /// The ways to state a share of the SMs.
@@ -36,6 +42,16 @@ struct TenantFormPage {
     /// An example of an expiry.
     in_two_days: String,
     outcome: PredictionView,
+    /// The tenant that was created before this one.
+    after: Option<TenantName>,
+}
+
+impl TenantFormPage {
+    /// Returns true if a folded field is filled in or wrong.
+    fn has_expert_fields(&self) -> bool {
+        let is_used = |name: &&str| !self.form.text(name).is_empty() || self.refused.field(name).is_some();
+        ["priority", "visible_devices", "labels"].iter().any(is_used)
+    }
 }
 
 /// The prediction beside the form, by itself.
@@ -50,16 +66,33 @@ struct PredictionPart {
 pub(super) struct NewTenantQuery {
     #[serde(default)]
     daemon: String,
+    /// The tenant that was created before.
+    #[serde(default)]
+    after: String,
 }
 
 pub(super) async fn new(call: Call, Query(chosen): Query<NewTenantQuery>) -> Reply {
     call.ctx.require(Right::Administer)?;
     let mut form = Form::default();
-    form.set("uid", "0");
+    let users = match DaemonName::parse(&chosen.daemon) {
+        Ok(daemon) => users_of(&call, &daemon).await?,
+        Err(_) => BTreeSet::new(),
+    };
+    // Most daemons serve one user; a user who is not known yet is never guessed to be root.
+    if let [only] = users.into_iter().collect::<Vec<_>>().as_slice() {
+        form.set("uid", only.to_string());
+    }
     form.set("daemon", chosen.daemon);
     let mut page = form_page(&call, SpecDraft::new(None, form)).await?;
     page.outcome.is_untouched = true;
+    page.after = TenantName::parse(&chosen.after).ok();
     Ok(rendered(&page))
+}
+
+/// The users of a daemon's tenants.
+async fn users_of(Call { app, ctx }: &Call, daemon: &DaemonName) -> Result<BTreeSet<u32>, ServiceError> {
+    let tenants = app.service.tenants(ctx, &TenantFilter::of(daemon), &Page::first(MAX_LIMIT)).await?;
+    Ok(tenants.items.iter().map(|tenant| tenant.spec.uid).collect())
 }
 
 /// The prediction beside the form, for a script that requests it as its user types.
@@ -88,7 +121,8 @@ async fn form_page(
     let gpus = call.gpus().await?.into_iter().filter(held).collect();
     let outcome = outcome(call, &form, edited.is_none()).await?;
     let in_two_days = rfc3339::format(call.now() / 60_000 * 60_000 + 172_800_000).replace(".000", "");
-    Ok(TenantFormPage { frame, edited, form, refused, conflict, daemons, gpus, in_two_days, outcome })
+    let after = None;
+    Ok(TenantFormPage { frame, edited, form, refused, conflict, daemons, gpus, in_two_days, outcome, after })
 }
 
 /// The prediction for a form, or its errors.
@@ -112,6 +146,9 @@ async fn outcome(call: &Call, form: &Form, is_new: bool) -> Result<PredictionVie
         }
         Err(ServiceError::Invalid(errors)) => {
             let refusals = errors.into_iter().map(|FieldError { pointer, detail }| {
+                if let Some(missing) = missing_field(&detail) {
+                    return (label(missing).to_owned(), "fill this in".to_owned());
+                }
                 let field = pointer.trim_start_matches('/').split('/').next().unwrap_or_default().to_owned();
                 (label(&field).to_owned(), detail)
             });
@@ -136,6 +173,13 @@ async fn unplaced(
         "daemon {} is static, and no layout on it binds this tenant to a partition of GPU {}: no process can start until one does",
         daemon.name, without.index
     ))
+}
+
+/// Returns the number of a user whose name was typed instead of it.
+fn user(form: &Form) -> Option<Result<u32, String>> {
+    let typed = form.text("uid");
+    let is_name = typed.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+    is_name.then(|| number_of_user(typed))
 }
 
 /// The label of a field of the spec.
@@ -167,6 +211,9 @@ impl FormSpec for TenantSpec<GpuRef> {
             let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
             form.replace("expires_at", rfc3339::format(now.saturating_add(ttl)));
         }
+        if let Some(Ok(uid)) = user(&form) {
+            form.replace("uid", uid.to_string());
+        }
         for (share, field) in SHARES {
             if form.text("share") != share {
                 form.remove(field);
@@ -176,6 +223,9 @@ impl FormSpec for TenantSpec<GpuRef> {
     }
 
     fn unfilled(form: &Form) -> Option<FieldError> {
+        if let Some(Err(detail)) = user(form) {
+            return Some(FieldError { pointer: "/uid".to_owned(), detail });
+        }
         let chosen = SHARES.iter().find(|(share, _)| form.text("share") == *share);
         let (_, field) = chosen.filter(|(_, field)| form.text(field).is_empty())?;
         let detail = "fill this in, or choose another share".to_owned();

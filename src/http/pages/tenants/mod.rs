@@ -16,8 +16,9 @@ use super::chart::Chart;
 use super::format::{self, Amount, Amounts, Badge, Moment, Tone, or, or_dash};
 use super::forms::rehearsal_refusal;
 use super::frame::{Frame, Section};
-use super::gpus::GpuDisplayNames;
+use super::gpus::{GpuDisplayNames, GpuRow};
 use super::lists::{ListQuery, list_page};
+use super::sharing::SharingPicture;
 use super::{rendered, spec_form};
 use crate::domain::access::{Right, Role};
 use crate::domain::client::LeaseKind;
@@ -119,6 +120,8 @@ struct TenantPage {
     /// True if the user may see the host's daemons and GPUs.
     of_host: bool,
     gpus: GpuDisplayNames,
+    /// Who shares its GPUs, for users of the host.
+    pictures: Vec<(GpuRow, SharingPicture)>,
     settings: Vec<TenantSettingRow>,
     verification: Verification,
     places: Vec<PartitionStatus>,
@@ -169,6 +172,10 @@ async fn show(call: Call, Path(name): Path<TenantName>) -> Reply {
     let events = EventFilter { tenant: of_tenant(), from, ..EventFilter::default() };
     let incidents = IncidentFilter { tenant: of_tenant(), from_event: from, ..IncidentFilter::default() };
     let places = places(&name, daemon.as_ref());
+    let pictures = match &daemon {
+        Some(daemon) => call.pictures_of(daemon, &tenant.status.gpus, Some(&name)).await?,
+        None => Vec::new(),
+    };
     let verification = tenant.status.verification.clone().unwrap_or_default();
     Ok(rendered(&TenantPage {
         frame,
@@ -177,6 +184,7 @@ async fn show(call: Call, Path(name): Path<TenantName>) -> Reply {
         settings: settings(&tenant, daemon.as_ref(), &places, &gpus),
         verification,
         places,
+        pictures,
         gpus,
         clients: call.clients(ClientFilter { tenant: of_tenant(), daemon: None }).await?,
         leases: service.leases(ctx, &name, &Page::first(MAX_LIMIT)).await?.items,

@@ -1,0 +1,47 @@
+//! Who shares the GPUs of each daemon.
+
+use std::collections::BTreeMap;
+
+use crate::domain::access::Right;
+use crate::domain::sharing::{GpuSharing, Held, SharedDaemon};
+use crate::domain::tenant::Tenant;
+use crate::domain::{GpuUuid, TenantName};
+use crate::service::access::context::RequestContext;
+use crate::service::{Result, Service};
+
+impl Service {
+    /// Returns who shares each GPU that a daemon has, by the last poll of the daemon.
+    pub async fn sharing(&self, ctx: &RequestContext) -> Result<BTreeMap<GpuUuid, GpuSharing>> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        let (gpus, daemons) = (backend.held_gpus().await?, backend.stored_daemons().await?);
+        let tenants = backend.stored_tenants().await?;
+        let mut held: BTreeMap<(GpuUuid, Option<TenantName>), Held> = BTreeMap::new();
+        for client in backend.attributed().await? {
+            for memory in client.memory {
+                held.entry((memory.gpu, client.tenant.clone())).or_default().add(memory.used_bytes);
+            }
+        }
+        let statuses = backend.parts.fleet.of_each(|observed| observed.status.clone());
+        let mut sharing = BTreeMap::new();
+        for daemon in daemons.iter() {
+            let of_daemon = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
+            let of_daemon: Vec<&Tenant> = of_daemon.collect();
+            let status = statuses.iter().find(|(name, _)| *name == daemon.name).map(|(_, status)| status);
+            let layout = status.and_then(|status| status.layout.as_ref());
+            let shared = SharedDaemon {
+                daemon,
+                tenants: &of_daemon,
+                effective: status.and_then(|status| status.effective.as_ref()),
+                partitions: layout.map(|layout| layout.partitions.as_slice()).unwrap_or_default(),
+                gpus: &gpus,
+            };
+            for gpu in gpus.iter().filter(|gpu| daemon.spec.gpus.contains(&gpu.uuid)) {
+                let held = |tenant: Option<&TenantName>| {
+                    held.get(&(gpu.uuid.clone(), tenant.cloned())).copied().unwrap_or_default()
+                };
+                sharing.insert(gpu.uuid.clone(), shared.on(gpu, held));
+            }
+        }
+        Ok(sharing)
+    }
+}
