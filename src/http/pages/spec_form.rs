@@ -35,7 +35,7 @@ pub(super) trait FormSpec: DeserializeOwned {
         form.clone()
     }
 
-    /// Returns the error of an empty field that another choice of the form requires.
+    /// Returns the error of a field that the form knows better than its shape, such as an empty one that another choice requires.
     fn unfilled(_: &Form) -> Option<FieldError> {
         None
     }
@@ -72,8 +72,10 @@ pub(super) fn read<S: FormSpec>(form: &Form, now: i64) -> Result<S, ServiceError
 
 fn read_rest<S: FormSpec>(form: &Form, now: i64) -> (Option<S>, Vec<FieldError>) {
     let fields: Vec<_> = S::FIELDS.iter().map(|(name, shape, _)| (*name, *shape)).collect();
-    let (spec, mut errors) = S::used(form, now).read_rest(&fields);
-    add_new(&mut errors, S::unfilled(form).into_iter().collect());
+    // What a form knows of a field says more than its shape.
+    let mut errors: Vec<FieldError> = S::unfilled(form).into_iter().collect();
+    let (spec, others) = S::used(form, now).read_rest(&fields);
+    add_new(&mut errors, others);
     (spec, errors)
 }
 

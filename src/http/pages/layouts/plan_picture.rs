@@ -201,3 +201,77 @@ fn remark(plan: &LayoutPlan, tenant: &TenantPrediction, gpu: &GpuUuid) -> String
     let held = (!holders.is_empty()).then(|| format!("occupied by {}", holders.join(", ")));
     own.into_iter().chain(held).collect::<Vec<_>>().join("; ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::layout::plan::Chunks;
+
+    const GPU: &str = "GPU-514466a0-8e68-f857-9f73-e438010e48cb";
+
+    fn plan(steps: &[(&str, &str, u32)]) -> LayoutPlan {
+        let chunks = serde_json::json!({"free": 3, "used": 12});
+        let steps: Vec<serde_json::Value> = steps
+            .iter()
+            .map(|(action, partition, count)| {
+                serde_json::json!({
+                    "action": action, "reason": "layout", "step": 0, "gpu": GPU, "partition": partition, "chunks": count,
+                    "sms": count * 8, "id": null, "expected": null, "before": chunks, "after": chunks,
+                    "clients": if *action == "add" { vec![] } else { vec!["7-1"] }, "command": null,
+                })
+            })
+            .collect();
+        serde_json::from_value(serde_json::json!({
+            "layout": "prod", "version": 2, "daemon": "gpu1", "enforcement": "static", "gpu_map": {"0": GPU}, "summary": "",
+            "steps": steps, "gpus": [], "blocked": [], "needs_recreate": false, "in_force": false, "reserves_nothing": false,
+            "tenants": [{"tenant": "web", "known": true, "remark": null, "partitions": [
+                {"gpu": GPU, "partition": "web", "chunks": 8, "sms": 64, "id": null}]}],
+            "observed_at": "2026-11-25T05:03:49.123Z", "digest": "",
+        }))
+        .expect("a plan")
+    }
+
+    fn totals() -> GpuTotals {
+        let gpu = GpuUuid::parse(GPU).expect("a UUID");
+        let before = Chunks { free: 3, used: 12 };
+        let after = Chunks { free: 2, used: 13 };
+        GpuTotals { gpu, chunk_sms: 8, sms: 132, before, after, left_over_sms: 12 }
+    }
+
+    fn seen(strip: &SmStrip) -> Vec<(String, u32, usize, bool)> {
+        strip.cells.iter().map(|cell| (cell.name.clone(), cell.sms, cell.clients, cell.is_changed)).collect()
+    }
+
+    #[test]
+    fn what_comes_and_goes_is_marked() {
+        let steps = [
+            ("keep", "batch", 5),
+            ("remove", "old", 1),
+            ("remove", "web", 6),
+            ("add", "gap", 1),
+            ("add", "web", 8),
+            ("remove", "gap", 1),
+        ];
+        let change = gpu_change(&plan(&steps), &totals(), &[], &Colours::new());
+        let cell = |name: &str, sms, clients, is_changed| (name.to_owned(), sms, clients, is_changed);
+        assert_eq!(
+            seen(&change.before),
+            [
+                cell("batch", 40, 1, false),
+                cell("web", 48, 1, true),
+                cell("old", 8, 1, true),
+                cell("free", 24, 0, false),
+                cell("unused remainder", 12, 0, false)
+            ]
+        );
+        assert_eq!(
+            seen(&change.after),
+            [
+                cell("batch", 40, 1, false),
+                cell("web", 64, 0, true),
+                cell("free", 16, 0, false),
+                cell("unused remainder", 12, 0, false)
+            ]
+        );
+    }
+}
