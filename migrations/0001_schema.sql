@@ -213,6 +213,29 @@ CREATE TABLE connected_clients (
     PRIMARY KEY (daemon, pid, start_time, boot_id)
 ) STRICT;
 
+-- Lines of the history: each a measure of a tenant, of a tenant on a GPU, or of a GPU. AUTOINCREMENT, so that the points of a deleted
+-- tenant, which stay until they are old, are never those of another line.
+CREATE TABLE history_lines (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant     TEXT REFERENCES tenants (name) ON DELETE CASCADE,
+    gpu        TEXT,
+    measure    TEXT NOT NULL,
+    -- When it got a point last, within an hour.
+    written_at INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX history_lines_by_key ON history_lines (ifnull(tenant, ''), ifnull(gpu, ''), measure);
+
+-- Their points, in the order of time, so that each minute adds to the end.
+CREATE TABLE history_points (
+    period_ms INTEGER NOT NULL,
+    -- The end of the period.
+    at        INTEGER NOT NULL,
+    line      INTEGER NOT NULL,
+    mean      REAL NOT NULL,
+    max       REAL NOT NULL,
+    PRIMARY KEY (period_ms, at, line)
+) STRICT, WITHOUT ROWID;
+
 -- Layouts of partitions.
 CREATE TABLE layouts (
     name       TEXT PRIMARY KEY,

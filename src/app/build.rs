@@ -387,6 +387,7 @@ fn spawn_background_tasks(service: &Service, config: &Config) -> Vec<JoinHandle<
 /// Writes the last events, for a limited time, and then records that the manager stops.
 async fn flush_events(events: &EventQueue, mut writer: JoinHandle<()>, service: &Service) {
     service.without_permit().write_last_uses().await;
+    service.without_permit().store_last_minute().await;
     events.close();
     if tokio::time::timeout(FLUSH, &mut writer).await.is_err() {
         tracing::error!("the last events could not be written in time");

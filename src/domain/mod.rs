@@ -78,6 +78,7 @@ pub mod timings;
 pub mod token;
 mod token_id;
 pub mod verification;
+pub mod vitals;
 pub mod wedge;
 pub mod workload;
 

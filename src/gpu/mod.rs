@@ -14,6 +14,7 @@ pub mod sim;
 mod suspend;
 mod timeout;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::domain::GpuUuid;
 use crate::domain::capability::RunningDriver;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess, cuda_version};
+use crate::domain::vitals::GpuVitals;
 
 pub use suspend::{Suspendable, SuspendedGpus};
 pub use timeout::TimeLimited;
@@ -47,6 +49,11 @@ pub trait Inventory: Send + Sync + 'static {
 
     /// Returns the device file that users open, for each of these GPUs.
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError>;
+
+    /// Returns the vitals of each of these GPUs, without the count of Xids, which no driver reports; none while the driver is not queried.
+    fn vitals(&self, _gpus: &[GpuUuid]) -> Result<BTreeMap<GpuUuid, GpuVitals>, InventoryError> {
+        Ok(BTreeMap::new())
+    }
 
     /// Returns true if the driver is queried; false while remembered answers are given because the driver was released.
     fn live(&self) -> bool {

@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use nvml_wrapper::enum_wrappers::device::ComputeMode as NvmlComputeMode;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, ComputeMode as NvmlComputeMode, EccCounter, MemoryError, TemperatureSensor, TemperatureThreshold,
+};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
@@ -16,6 +19,7 @@ use nvml_wrapper::{Device, Nvml};
 use super::{DeviceFile, GpuDriver, Inventory, InventoryError, cuda_version_text};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuProcess};
+use crate::domain::vitals::{GpuVitals, ThrottleReason};
 
 /// Number of tries to read a list of processes, which may grow between its count and its reading.
 const LIST_ATTEMPTS: u32 = 5;
@@ -174,6 +178,43 @@ impl Inventory for NvmlInventory {
             })
             .collect()
     }
+
+    fn vitals(&self, gpus: &[GpuUuid]) -> Result<BTreeMap<GpuUuid, GpuVitals>, InventoryError> {
+        // A GPU in trouble has none, which does not hide those of the others.
+        let readable = gpus.iter().filter_map(|gpu| Some((gpu.clone(), vitals(&self.device(gpu).ok()?))));
+        Ok(readable.collect())
+    }
+}
+
+/// Reads the vitals of a GPU, each of which the driver may not report.
+fn vitals(device: &Device<'_>) -> GpuVitals {
+    let watts = |milliwatts: u32| f64::from(milliwatts) / 1000.0;
+    GpuVitals {
+        utilization_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
+        power_watts: device.power_usage().ok().map(watts),
+        power_limit_watts: device.enforced_power_limit().ok().map(watts),
+        temperature_celsius: device.temperature(TemperatureSensor::Gpu).ok(),
+        slowdown_celsius: device.temperature_threshold(TemperatureThreshold::Slowdown).ok(),
+        sm_clock_mhz: device.clock_info(Clock::SM).ok(),
+        uncorrected_ecc_errors: device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
+        throttle_reasons: device.current_throttle_reasons().ok().map(throttle_reasons),
+        xids: None,
+    }
+}
+
+/// Returns the reasons that hold the clocks of a busy GPU down.
+fn throttle_reasons(flags: ThrottleReasons) -> Vec<ThrottleReason> {
+    let of = |reason: &ThrottleReason| match reason {
+        ThrottleReason::ApplicationsClocksSetting => ThrottleReasons::APPLICATIONS_CLOCKS_SETTING,
+        ThrottleReason::SwPowerCap => ThrottleReasons::SW_POWER_CAP,
+        ThrottleReason::HwSlowdown => ThrottleReasons::HW_SLOWDOWN,
+        ThrottleReason::SyncBoost => ThrottleReasons::SYNC_BOOST,
+        ThrottleReason::SwThermalSlowdown => ThrottleReasons::SW_THERMAL_SLOWDOWN,
+        ThrottleReason::HwThermalSlowdown => ThrottleReasons::HW_THERMAL_SLOWDOWN,
+        ThrottleReason::HwPowerBrakeSlowdown => ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN,
+        ThrottleReason::DisplayClockSetting => ThrottleReasons::DISPLAY_CLOCK_SETTING,
+    };
+    ThrottleReason::ALL.into_iter().filter(|reason| flags.contains(of(reason))).collect()
 }
 
 fn device_file(minor: u32) -> PathBuf {
@@ -309,6 +350,14 @@ mod tests {
 
     fn process(pid: u32, used_gpu_memory: UsedGpuMemory) -> ProcessInfo {
         ProcessInfo { pid, used_gpu_memory, gpu_instance_id: None, compute_instance_id: None }
+    }
+
+    #[test]
+    fn idle_gpu_is_not_throttled() {
+        assert_eq!(throttle_reasons(ThrottleReasons::GPU_IDLE), []);
+        let both =
+            ThrottleReasons::GPU_IDLE | ThrottleReasons::SW_POWER_CAP | ThrottleReasons::HW_THERMAL_SLOWDOWN;
+        assert_eq!(throttle_reasons(both), [ThrottleReason::SwPowerCap, ThrottleReason::HwThermalSlowdown]);
     }
 
     #[test]

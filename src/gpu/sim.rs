@@ -5,6 +5,7 @@
 //! one. Every call rereads the files, and nothing here writes but a compute mode that is set. A device file of each GPU
 //! is kept open, as NVML keeps those of a real host.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use super::{DeviceFile, GpuDriver, Inventory, InventoryError, cuda_version_text};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuProcess};
+use crate::domain::vitals::GpuVitals;
 
 /// Memory in use beside that of the processes: on an H200 whose one process, an MPS server, had 66 MiB, the driver showed 74 MiB
 /// (tests/fixtures/hardware/10-h200-x1-probe.txt).
@@ -26,6 +28,8 @@ const LOST: &str = "lost";
 /// The content of the first if the GPUs after it have moved up by one.
 const RENUMBERED: &[u8] = b"renumbered";
 const MIG: &str = "mig";
+/// The file that sets vitals of a GPU: JSON with their names in the API, `null` for one that the driver does not report.
+const VITALS: &str = "vitals";
 
 /// The file that marks the driver as not loaded.
 const ABSENT: &str = "driver-absent";
@@ -123,6 +127,39 @@ impl SimInventory {
     }
 }
 
+impl SimInventory {
+    /// Returns vitals that follow the clients on a GPU: figures near those of an H200, replaced by those in its file.
+    fn vitals_of(&self, gpu: &WorldGpu) -> Result<GpuVitals, InventoryError> {
+        let live = self.live_processes(&gpu.uuid)?;
+        let clients = live.iter().filter(|process| process.kind == "M+C").map(|_| 1).sum::<u32>();
+        // Each further client adds less, as the GPU fills up.
+        let busy = 100 - 800 / (8 + 5 * clients);
+        let unreported = gpu.unreported.iter().any(|name| name == VITALS);
+        let vitals = if unreported {
+            GpuVitals::default()
+        } else {
+            GpuVitals {
+                utilization_percent: Some(busy),
+                power_watts: Some(76.0 + 5.75 * f64::from(busy)),
+                power_limit_watts: Some(700.0),
+                temperature_celsius: Some(31 + busy / 3),
+                slowdown_celsius: Some(87),
+                sm_clock_mhz: Some(if busy == 0 { 345 } else { 1980 }),
+                uncorrected_ecc_errors: Some(0),
+                throttle_reasons: Some(Vec::new()),
+                xids: None,
+            }
+        };
+        let path = self.gpu_dir(&gpu.uuid).join(VITALS);
+        let Ok(text) = fs::read(&path) else { return Ok(vitals) };
+        let set: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(&text).map_err(|error| unreadable(&path, error))?;
+        let mut merged = serde_json::json!(vitals);
+        set.into_iter().for_each(|(name, value)| merged[name] = value);
+        serde_json::from_value(merged).map_err(|error| unreadable(&path, error))
+    }
+}
+
 impl Inventory for SimInventory {
     fn driver(&self) -> Result<GpuDriver, InventoryError> {
         let world = self.read_world()?;
@@ -207,6 +244,12 @@ impl Inventory for SimInventory {
                 Ok(DeviceFile { gpu: uuid.clone(), path: self.device_file(gpu.minor) })
             })
             .collect()
+    }
+
+    fn vitals(&self, gpus: &[GpuUuid]) -> Result<BTreeMap<GpuUuid, GpuVitals>, InventoryError> {
+        let mut listed = self.read_world()?.gpus;
+        listed.retain(|gpu| gpus.contains(&gpu.uuid) && !self.is_marked(&gpu.uuid, LOST));
+        listed.into_iter().map(|gpu| Ok((gpu.uuid.clone(), self.vitals_of(&gpu)?))).collect()
     }
 }
 

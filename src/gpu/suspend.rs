@@ -4,6 +4,7 @@
 //! as a whole. Meanwhile the GPUs are reported as they were seen last, and queries that only the driver could answer fail with
 //! [`InventoryError::Suspended`].
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{DeviceFile, GpuDriver, Inventory, InventoryError};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
+use crate::domain::vitals::GpuVitals;
 
 /// Facts about the GPUs that are known while the driver is not queried: everything but their users.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -204,6 +206,10 @@ impl Inventory for Suspendable {
 
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
         self.query(|inventory| inventory.device_files(gpus))
+    }
+
+    fn vitals(&self, gpus: &[GpuUuid]) -> Result<BTreeMap<GpuUuid, GpuVitals>, InventoryError> {
+        self.query(|inventory| inventory.vitals(gpus))
     }
 
     fn live(&self) -> bool {

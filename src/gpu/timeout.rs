@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::{DeviceFile, GpuDriver, Inventory, InventoryError, Suspendable, SuspendedGpus};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
+use crate::domain::vitals::GpuVitals;
 
 /// Longest time for a call: a GPU that is well answers within milliseconds, and one that recovers from an error within a few seconds.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -221,6 +222,11 @@ impl<I: Inventory> Inventory for TimeLimited<I> {
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
         let gpus = gpus.to_vec();
         self.query("device_files", move |inner| inner.device_files(&gpus))
+    }
+
+    fn vitals(&self, gpus: &[GpuUuid]) -> Result<BTreeMap<GpuUuid, GpuVitals>, InventoryError> {
+        let gpus = gpus.to_vec();
+        self.query("vitals", move |inner| inner.vitals(&gpus))
     }
 
     fn live(&self) -> bool {

@@ -8,7 +8,7 @@ use prometheus_client::registry::Unit;
 
 use super::families::{Families, length, number, seconds, truth};
 use super::snapshot::MetricsSnapshot;
-use super::{daemons, tenants};
+use super::{daemons, tenants, vitals};
 use crate::domain::incident::IncidentKind;
 
 impl Collector for MetricsSnapshot {
@@ -16,6 +16,7 @@ impl Collector for MetricsSnapshot {
         let mut families = Families::new(encoder);
         self.of_the_manager(&mut families)?;
         daemons::encode(self, &mut families)?;
+        vitals::encode(self, &mut families)?;
         tenants::encode(self, &mut families)
     }
 }

@@ -23,6 +23,7 @@ pub mod snapshot;
 pub mod store;
 mod tenants;
 mod text;
+mod vitals;
 pub mod wire;
 
 use prometheus_client::registry::Registry;

@@ -10,6 +10,7 @@ use crate::domain::gpu::Gpu;
 use crate::domain::incident::IncidentKind;
 use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
+use crate::domain::vitals::GpuVitals;
 use crate::domain::{GpuUuid, TenantName};
 
 /// Stored and observed state at the moment of a request.
@@ -21,6 +22,8 @@ pub struct MetricsSnapshot {
     pub seen: Vec<ObservedDaemon>,
     /// The GPUs that the driver listed last; `None` before the first list.
     pub present: Option<BTreeSet<GpuUuid>>,
+    /// Vitals of the GPUs at the last poll.
+    pub vitals: Arc<BTreeMap<GpuUuid, GpuVitals>>,
     /// Number of processes that wait for their tenant's daemon, by tenant; tenants without one are left out.
     pub waiting: BTreeMap<TenantName, u64>,
     /// Number of processes that wait for a slot of their tenant, by tenant; tenants without one are left out.

@@ -1,5 +1,6 @@
 //! [`Service`] and its backend, no part of which can be reached without a [`Permit`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,14 +9,16 @@ use tokio_util::task::TaskTracker;
 
 use super::access::context::Permit;
 use super::change_feed::ChangeFeed;
+use super::recent_history::RecentHistory;
 use super::{ServiceError, access, host, limits, tenants};
 use crate::clock::Clock;
-use crate::domain::DaemonName;
 use crate::domain::daemon::Phase;
 use crate::domain::environment::cdi::CdiDirectory;
 use crate::domain::gpu::Gpu;
 use crate::domain::health::HostHealth;
 use crate::domain::listening::HostListening;
+use crate::domain::vitals::GpuVitals;
+use crate::domain::{DaemonName, GpuUuid};
 use crate::gpu::{Inventory, InventoryError};
 use crate::metrics::Metrics;
 use crate::metrics::snapshot::CommittedSnapshot;
@@ -38,6 +41,8 @@ pub struct Backend {
     pub(super) parts: Parts,
     pub(super) initialized: host::initialized::Initialized,
     pub(super) committed: watch::Sender<Arc<CommittedSnapshot>>,
+    /// Vitals of the GPUs at the last poll; none while the driver is not queried or does not answer.
+    pub(super) vitals: watch::Sender<Arc<BTreeMap<GpuUuid, GpuVitals>>>,
     /// Number of the newest event before anything was started; later ones are counted and logged.
     pub(super) newest_event_before: i64,
     /// Daemons and tenants, cached between commits.
@@ -48,8 +53,8 @@ pub struct Backend {
     pub(super) refusals: limits::RefusalRows,
     /// Processes that wait for a slot.
     pub(super) launches: tenants::leases::queue::LaunchQueue,
-    /// Recent use by tenants.
-    pub(super) history: tenants::usage_history::UsageHistory,
+    /// Recent use by tenants, and vitals of GPUs.
+    pub(super) recent: RecentHistory,
     /// Files for container engines and systemd.
     pub(super) engine_files: tenants::engine_files::EngineFileWriter,
 }
@@ -96,13 +101,14 @@ impl Service {
         let runtime_dir = &parts.fleet.context().runtime_dir;
         let backend = Backend {
             engine_files: tenants::engine_files::EngineFileWriter::new(parts.cdi.clone(), runtime_dir),
-            history: tenants::usage_history::UsageHistory::new(parts.clock),
+            recent: RecentHistory::new(parts.clock),
             newest_event_before: *parts.store.newest_event().borrow(),
             // One reader may have one in four.
             streams: limits::Slots::new(parts.streams, (parts.streams / 4).max(1)),
             parts,
             initialized: host::initialized::Initialized::default(),
             committed: watch::Sender::default(),
+            vitals: watch::Sender::default(),
             cache: tenants::cache::Cache::default(),
             refusals: limits::RefusalRows::default(),
             launches: tenants::leases::queue::LaunchQueue::default(),

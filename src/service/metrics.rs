@@ -44,6 +44,7 @@ impl Service {
             seen: daemons.collect(),
             committed,
             present: parts.fleet.context().gpu_presence.borrow().present(),
+            vitals: Arc::clone(&backend.vitals.borrow()),
             queue: parts.store.waiting(),
             listening: parts.listening.borrow().clone(),
             read_only: backend.is_read_only(),

@@ -10,6 +10,7 @@ mod change_feed;
 pub mod daemons;
 mod error;
 pub mod events;
+pub mod history;
 pub mod host;
 pub mod host_file;
 pub mod incidents;
@@ -17,6 +18,7 @@ pub mod layouts;
 pub mod limits;
 mod metrics;
 pub mod page;
+mod recent_history;
 mod settled;
 pub mod tenants;
 

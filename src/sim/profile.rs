@@ -129,6 +129,7 @@ const MODELS: &[Model] = &[
         unreported: &[
             "memory",
             "compute_mode",
+            "vitals",
             "pci",
             "sms",
             "compute_capability",

@@ -17,6 +17,7 @@ mod failure;
 mod files;
 pub mod gpus;
 mod guard;
+pub mod history;
 pub mod host;
 pub mod idempotency;
 pub mod incidents;

@@ -12,7 +12,7 @@ from host import eventually
 from pages import card
 
 # The headings that are read, on the pages where something changes above them.
-READ = {"/": "GPUs", "/gpus/0": "By tenant", "/daemons/gpu0": "Conditions", "/tenants/demo": "History"}
+READ = {"/": "GPUs", "/gpus/0": "Vitals", "/daemons/gpu0": "Conditions", "/tenants/demo": "History"}
 
 
 def test_live_updates_keep_the_scroll_position(browser, own_host):

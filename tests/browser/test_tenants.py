@@ -374,6 +374,7 @@ def test_last_hour_is_charted(own_host, visitor):
     reported = lambda: page.request.get("/tenants/demo/history").json()["panels"]
     eventually("the client is in the history", lambda: reported()[0]["lines"])
     panels = {panel["id"]: panel for panel in reported()}
+    assert set(panels) == {"memory", "clients"}
     at, clients = panels["clients"]["lines"][0]["points"][-1]
     assert clients == 1 and panels["memory"]["lines"][0]["points"][-1][1] >= 1 << 30
     for path in ["/tenants/demo", "/gpus/0"]:

@@ -1,6 +1,7 @@
 use super::Noun;
 use crate::cli::output::{ListField, TableCell, word};
 use crate::domain::memory::Bytes;
+use crate::domain::vitals::GpuVitals;
 use crate::service::host::{GpuProcessView, GpuView};
 use crate::words::{bytes, gpu as words};
 
@@ -33,6 +34,20 @@ pub(in crate::cli) static GPU: Noun<GpuView> = Noun {
             .rank(6),
             Field::both("DAEMON", "Daemon", |gpu| TableCell::optional(gpu.daemon.as_ref())),
             Field::column("STATE", |gpu| TableCell::state(words::state(gpu))).rank(1),
+            Field::wide("UTIL", |gpu| {
+                of_vitals(gpu, |vitals| Some(format!("{} %", vitals.utilization_percent?)))
+            }),
+            Field::wide("POWER", |gpu| {
+                of_vitals(gpu, |vitals| Some(format!("{:.0} W", vitals.power_watts?)))
+            }),
+            Field::wide("TEMP", |gpu| {
+                of_vitals(gpu, |vitals| Some(format!("{} °C", vitals.temperature_celsius?)))
+            }),
+            Field::rows(|gpu| {
+                let Some(vitals) = &gpu.vitals else { return Vec::new() };
+                let signs = words::signs(vitals).into_iter().map(|(label, sign, _)| (label, sign));
+                words::figures(vitals).into_iter().chain(signs).collect()
+            }),
             Field::wide("PCI", |gpu| TableCell::optional(gpu.pci_bus_id.as_deref())),
             Field::wide("UUID", |gpu| gpu.uuid.to_string().into()),
             Field::rows(|gpu| {
@@ -47,6 +62,11 @@ pub(in crate::cli) static GPU: Noun<GpuView> = Noun {
         ],
     )
 };
+
+/// Returns the cell of one of its vitals.
+fn of_vitals(gpu: &GpuView, figure: fn(&GpuVitals) -> Option<String>) -> TableCell {
+    TableCell::optional(gpu.vitals.as_ref().and_then(figure))
+}
 
 /// Returns the index of a GPU, or the PCI address of a missing GPU whose index another one has now.
 fn index_or_address(gpu: &GpuView) -> Option<String> {

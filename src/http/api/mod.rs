@@ -8,6 +8,7 @@ mod events;
 mod foreign;
 #[cfg(test)]
 mod fuzz;
+mod history;
 mod host;
 pub mod host_spec;
 mod incidents;
@@ -159,6 +160,7 @@ endpoints! {
     host::list_gpus,
     host::get_gpu,
     host::replace_gpu,
+    history::of_gpu,
     daemons::list,
     daemons::get, daemons::put, daemons::patch, daemons::delete,
     daemons::start,
@@ -193,6 +195,7 @@ endpoints! {
     tenants::leases, tenants::lease,
     tenants::revoke_lease,
     tenants::verify,
+    history::of_tenant,
     tokens::whoami,
     sessions::get, sessions::end,
     sessions::list,

@@ -34,6 +34,7 @@ mod spec_form;
 mod strip;
 mod tenants;
 mod tokens;
+mod vitals;
 
 use axum::routing::{get, post};
 use axum::{Router, middleware};

@@ -146,7 +146,7 @@ impl Backend {
                 self.parts.fleet.publish(desired, remembered.take());
             }
             self.parts.access.end(&changed.revoked).await;
-            changed.deleted.iter().for_each(|tenant| self.history.forget(tenant));
+            changed.deleted.iter().for_each(|tenant| self.recent.forget(tenant));
         }
         Ok(changed)
     }

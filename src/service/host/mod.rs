@@ -4,6 +4,7 @@ pub(super) mod initialized;
 pub mod operations;
 mod sharing;
 pub mod startup;
+mod vitals;
 
 pub use initialized::ReadOnly;
 
@@ -19,6 +20,7 @@ use crate::domain::daemon::Daemon;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef, cuda_version, shown_index};
 use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
+use crate::domain::vitals::GpuVitals;
 use crate::domain::{DaemonName, GpuUuid, shares};
 use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
@@ -168,6 +170,9 @@ pub struct GpuView {
     pub tenants_without_limit: usize,
     /// The processes that the driver lists on it; `null` if it does not report them or is not queried, or the GPU is missing.
     pub processes: Option<Vec<GpuProcessView>>,
+    /// Its vitals at the last poll of the GPUs; `null` while it is missing, or the driver is not queried or does not answer.
+    #[serde(default)]
+    pub vitals: Option<GpuVitals>,
     /// True if the driver is queried; during maintenance it is not, and the GPU is shown as last seen.
     pub live: bool,
 }
@@ -369,6 +374,7 @@ impl Backend {
             }),
             tenants_without_limit,
             processes: if gpu.present { self.processes_on(&gpu.uuid).await? } else { None },
+            vitals: self.vitals_of(&gpu.uuid).filter(|_| gpu.present),
             live: self.parts.inventory.live(),
         })
     }
@@ -393,6 +399,7 @@ impl Backend {
             memory_capacity: None,
             tenants_without_limit: 0,
             processes: None,
+            vitals: None,
             live: self.parts.inventory.live(),
         })
     }

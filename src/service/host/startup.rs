@@ -18,6 +18,7 @@ use crate::domain::incident::{IncidentKind, IncidentTopic};
 use crate::service::access::context::{Permit, RequestContext};
 use crate::service::error::field;
 use crate::service::events::writer;
+use crate::service::host::vitals::XidCounter;
 use crate::service::host::{HostView, ReadOnly};
 use crate::service::{Backend, Result, Service, ServiceError};
 use crate::store::audit::AuditResult;
@@ -322,12 +323,12 @@ impl Backend {
 
     /// Periodically lists the GPUs, and notifies all drivers of changes.
     pub async fn watch_gpus(self: Arc<Self>, every: Duration) {
-        let mut remembered = None;
+        let (mut remembered, mut xids) = (None, XidCounter::new());
         let mut before = self.parts.clock.unix_ms();
         loop {
             let begun = self.parts.clock.unix_ms();
             // While the driver does not answer, its last answer stays valid.
-            if let Ok(present) = self.present_gpus().await {
+            if let Ok(present) = self.poll_gpus(&mut xids).await {
                 let now = GpuPresence::of(&present);
                 now.clone().publish_to(&self.parts.fleet.context().gpu_presence);
                 let changed = remembered.replace(now.clone()) != Some(now);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::domain::TenantName;
 use crate::domain::event::AffectedClient;
-use crate::domain::history::{EVERY_MS, Point, SPAN_MS};
+use crate::domain::history::{EVERY_MS, HistoryPoint, Measure, SPAN_MS};
 use crate::domain::incident::{Incident, IncidentFilter, IncidentKind, StoredIncident, TenantPresence};
 use crate::service::{Backend, ServiceError};
 use crate::store;
@@ -34,14 +34,20 @@ impl PresenceOnGpu {
             IncidentFilter { kind: Some(incident.kind), gpu: Some(gpu.clone()), ..IncidentFilter::default() };
         let faults = store::incidents::page(reader, &filter, Some(id + 1), FAULTS).await?;
         let faults = faults.into_iter().map(|stored| stored.incident).filter(|incident| !incident.is_hint);
-        let from = backend.history.since.max(backend.parts.clock.unix_ms() - SPAN_MS);
-        let before = |point: &&Point| point.at < incident.opened_at && point.clients > 0;
-        let held = backend.history.history().of_gpu(gpu);
-        let count =
-            |points: Vec<Point>| u32::try_from(points.iter().filter(before).count()).unwrap_or(u32::MAX);
+        // Before this start there is a point a minute, which is no moment like the others.
+        let from = backend.recent.since.max(backend.parts.clock.unix_ms() - SPAN_MS);
+        let counts =
+            |point: &&HistoryPoint| (from..incident.opened_at).contains(&point.at) && point.max > 0.0;
+        let lines = backend.recent.history().lines(|line| {
+            line.gpu.as_ref() == Some(gpu) && line.measure == Measure::Clients && line.tenant.is_some()
+        });
+        let count = |points: Vec<HistoryPoint>| {
+            u32::try_from(points.iter().filter(counts).count()).unwrap_or(u32::MAX)
+        };
+        let held = lines.into_iter().filter_map(|(line, points)| Some((line.tenant?, count(points))));
         Ok(Self {
             faults: faults.collect(),
-            moments: held.into_iter().map(|(tenant, points)| (tenant, count(points))).collect(),
+            moments: held.collect(),
             of_moments: u32::try_from((incident.opened_at - from) / EVERY_MS).unwrap_or(0),
         })
     }

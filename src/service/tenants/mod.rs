@@ -7,14 +7,12 @@ mod conditions;
 pub mod deletion;
 mod directories;
 pub(super) mod engine_files;
-mod history;
 pub mod leases;
 pub(super) mod percentage_layout;
 mod placement;
 mod prediction;
 mod provisioning;
 mod readiness;
-pub(super) mod usage_history;
 mod verification;
 mod writing;
 

@@ -50,6 +50,7 @@ const NAMES: &[(&str, &str)] = &[
     ("LeaseView", "GrantedLease"),
     ("List_Version", "LayoutVersionList"),
     ("Management", "DaemonManagement"),
+    ("Measure", "HistoryMeasure"),
     ("Mode", "DaemonMode"),
     ("NewToken", "CreatedToken"),
     ("NotReady", "DaemonNotReady"),

@@ -79,6 +79,43 @@ fn gpu_that_reports_less_is_managed() {
 }
 
 #[test]
+fn vitals_follow_driver_and_kernel_log() {
+    let host = InProcess::ready();
+    let gpu = uuid(&host, 0);
+    let vitals = || host.api().get("/api/v1/gpus/0").ok()["vitals"].clone();
+    let client = host.client("demo");
+    let busy = eventually("a client shows", || {
+        let vitals = vitals();
+        (vitals["utilization_percent"].as_u64() > Some(0)).then_some(vitals)
+    });
+    assert!(busy["power_watts"].as_f64() > Some(100.0) && busy["xids"] == 0, "{busy}");
+    drop(client);
+    let file = host.runtime("sim/gpus").join(&gpu).join("vitals");
+    let set =
+        json!({"power_watts": 690.0, "temperature_celsius": null, "throttle_reasons": ["sw_power_cap"]});
+    fs::write(&file, set.to_string()).unwrap();
+    let set = eventually("they are set", || {
+        let vitals = vitals();
+        (vitals["power_watts"] == 690.0 && vitals["utilization_percent"] == 0).then_some(vitals)
+    });
+    assert_eq!((&set["temperature_celsius"], &set["slowdown_celsius"]), (&Value::Null, &json!(87)));
+    let shown = String::from_utf8(host.cli(&["gpu", "get", "0"]).stdout).unwrap();
+    assert!(shown.contains("690 W of 700 W") && shown.contains("power limit"), "{shown}");
+    assert!(!shown.contains("Temperature"), "{shown}");
+    let listed = String::from_utf8(host.cli(&["gpu", "list", "-o", "wide"]).stdout).unwrap();
+    assert!(listed.contains("690 W"), "{listed}");
+    let metrics = host.api().get("/metrics").text;
+    for sample in ["gpu_power_draw_watts{", "gpu_throttled{", "gpu_xids_total{"] {
+        assert!(metrics.contains(&format!("mps_manager_{sample}gpu=\"{gpu}\"")), "{sample}");
+    }
+    assert!(!metrics.contains(&format!("gpu_temperature_celsius{{gpu=\"{gpu}\"")));
+
+    let begun = host.api().post("/api/v1/host/maintenance", &json!({"timeout_s": 20}));
+    host.api().succeeds(&begun);
+    assert_eq!(vitals(), Value::Null, "the driver is not queried");
+}
+
+#[test]
 fn nothing_is_promised_before_volta() {
     let host = InProcess::ready_of("p100x1", "");
     let tenants = host.api().get("/api/v1/tenants").ok();

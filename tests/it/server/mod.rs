@@ -38,6 +38,7 @@ mod forms;
 mod gpu_limits;
 mod gpus;
 mod handout;
+mod history;
 mod holders;
 mod host_file;
 mod host_file_kills;

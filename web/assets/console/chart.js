@@ -1,4 +1,4 @@
-// Draws the strip charts of a page, whose tables need no script.
+// Draws the charts of a page, whose tables need no script.
 "use strict";
 
 (() => {
@@ -7,6 +7,8 @@
   // As the other times of the console.
   const hourCycle = "h23";
   const clock = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", hourCycle });
+  const day = new Intl.DateTimeFormat([], { day: "numeric", month: "short" });
+  const LONGEST_OF_HOURS = 26 * 3600_000;
 
   function bytes(value) {
     if (value === 0) return "0 MiB";
@@ -14,23 +16,34 @@
     return `${Math.round(value / 2 ** 30 * 10) / 10} GiB`;
   }
 
-  // Steps that are round in their unit: powers of two for memory, whole clients.
-  function steps(unit, most) {
-    if (unit === "clients") {
-      const step = Math.max(1, Math.ceil(most / 4));
-      return Array.from({ length: Math.max(1, Math.ceil(most / step)) + 1 }, (_, index) => index * step);
-    }
-    const step = 2 ** Math.max(20, Math.ceil(Math.log2(Math.max(most, 2 ** 20) / 4)));
+  // Steps that are round in their unit: powers of two for memory, decimal ones for the rest.
+  function roundStep(id, most) {
+    if (id === "memory") return 2 ** Math.max(20, Math.ceil(Math.log2(Math.max(most, 2 ** 20) / 4)));
+    const least = Math.max(1, most / 4);
+    const power = 10 ** Math.floor(Math.log10(least));
+    return [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((step) => step >= least && Number.isInteger(step));
+  }
+
+  function steps(id, most) {
+    const step = roundStep(id, most);
     return Array.from({ length: Math.max(1, Math.ceil(most / step)) + 1 }, (_, index) => index * step);
   }
 
-  // Lines share their poll times; a line that did not exist yet has no value there.
-  function table(lines) {
-    const moments = [...new Set(lines.flatMap((line) => line.points.map(([at]) => at)))].sort((a, b) => a - b);
+  // Lines share their poll times; a line that did not exist yet has no value there, nor has one that pauses.
+  function table(lines, everyMs) {
+    const pauses = lines.flatMap(({ points }) => points.slice(1).flatMap(([at], index) =>
+      at - points[index][0] > 3 * everyMs ? [points[index][0] + everyMs] : []));
+    const moments = [...new Set([...lines.flatMap((line) => line.points.map(([at]) => at)), ...pauses])].sort((a, b) => a - b);
     const rows = new Map(moments.map((at, index) => [at, index]));
     const columns = lines.map((line) => {
       const column = new Array(moments.length).fill(null);
       for (const [at, value] of line.points) column[rows.get(at)] = value;
+      // Times of other lines between two points are no pause of this one.
+      line.points.slice(1).forEach(([at], index) => {
+        const before = line.points[index][0];
+        if (at - before > 3 * everyMs) return;
+        for (let row = rows.get(before) + 1; row < rows.get(at); row += 1) column[row] = undefined;
+      });
       return column;
     });
     return [moments.map((at) => at / 1000), ...columns];
@@ -40,8 +53,9 @@
     // Colours are the style sheet's, light or dark.
     const ink = getComputedStyle(element).color;
     const grid = getComputedStyle(figure).borderTopColor;
-    const most = Math.max(1, ...panel.lines.flatMap((line) => line.points.map(([, value]) => value)));
-    const splits = steps(panel.unit, most);
+    const most = Math.max(1, panel.limit?.value ?? (panel.id === "utilization" ? 100 : 0), ...panel.lines.flatMap((line) => line.points.map(([, value]) => value)));
+    const splits = steps(panel.id, most);
+    const isOfHours = history.now - history.from <= LONGEST_OF_HOURS;
     const font = "12px system-ui, sans-serif";
     // A line that the page does not list yet has no colour.
     const swatches = figure.querySelectorAll(".key .swatch");
@@ -51,16 +65,18 @@
       height: element.clientHeight,
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
-      hooks: { setCursor: [(plot) => showReadout(plot, element, panel)] },
+      // As the style sheet has it for the marks above.
+      padding: [8, 8, 0, 0],
+      hooks: { setCursor: [(plot) => showReadout(plot, element, panel)], draw: [(plot) => drawLimit(plot, panel, ink), (plot) => drawIncidents(plot, figure, history)] },
       scales: {
-        x: { range: [(history.now - history.span_ms) / 1000, history.now / 1000] },
+        x: { range: [history.from / 1000, history.now / 1000] },
         y: { range: [0, splits[splits.length - 1]] },
       },
       axes: [
         { stroke: ink, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, space: 90,
-          values: (_, seconds) => seconds.map((second) => clock.format(new Date(second * 1000))) },
+          values: (_, seconds) => seconds.map((second) => (isOfHours ? clock : day).format(new Date(second * 1000))) },
         { stroke: ink, font, size: 76, grid: { stroke: grid, width: 1 }, ticks: { show: false }, splits: () => splits,
-          values: (_, values) => values.map((value) => panel.unit === "bytes" ? bytes(value) : String(value)) },
+          values: (_, values) => values.map((value) => panel.id === "memory" ? bytes(value) : String(value)) },
       ],
       series: [{}, ...panel.lines.map((line, index) => ({
         label: line.name,
@@ -71,13 +87,47 @@
     };
   }
 
+  function strokeLine(plot, from, to, colour, dash) {
+    const { ctx } = plot;
+    ctx.save();
+    ctx.strokeStyle = colour;
+    ctx.lineWidth = 1.5 * devicePixelRatio;
+    ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
+    ctx.beginPath();
+    ctx.moveTo(...from);
+    ctx.lineTo(...to);
+    ctx.stroke();
+    ctx.restore();
+  }
+
+  function drawLimit(plot, panel, ink) {
+    if (!panel.limit) return;
+    const { left, width } = plot.bbox;
+    const y = plot.valToPos(panel.limit.value, "y", true);
+    strokeLine(plot, [left, y], [left + width, y], ink, [6, 4]);
+  }
+
+  function drawIncidents(plot, figure, history) {
+    const mark = figure.querySelector("svg.marks rect");
+    if (!mark) return;
+    const { top, height } = plot.bbox;
+    for (const { at } of history.incidents) {
+      const x = plot.valToPos(at / 1000, "x", true);
+      strokeLine(plot, [x, top], [x, top + height], getComputedStyle(mark).fill, []);
+    }
+  }
+
   const exact = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle });
+  const exactOfDay = new Intl.DateTimeFormat([], { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle });
   // Most lines in the readout; the table below has them all.
   const READOUT_LINES = 8;
 
-  function amount(unit, value) {
-    if (unit === "bytes") return bytes(value);
-    return value === 1 ? "1 client" : `${value} clients`;
+  const UNITS = { utilization: "%", power: "W", temperature: "°C", sm_clock: "MHz" };
+
+  function amount(id, value) {
+    if (id === "memory") return bytes(value);
+    if (id === "clients") return value === 1 ? "1 client" : `${value} clients`;
+    return `${Math.round(value)} ${UNITS[id]}`;
   }
 
   // The values of all lines at the cursor, shown beside it.
@@ -87,11 +137,12 @@
     if (!readout) return;
     readout.hidden = idx === null || idx === undefined || left < 0 || panel.lines.length === 0;
     if (readout.hidden) return;
-    const at = exact.format(new Date(plot.data[0][idx] * 1000));
+    const format = last.every_ms < 60_000 ? exact : exactOfDay;
+    const at = format.format(new Date(plot.data[0][idx] * 1000));
     const lines = panel.lines.map((line, index) => [line.name, plot.data[index + 1][idx]])
       .filter(([, value]) => value !== null && value !== undefined)
       .sort(([, one], [, other]) => other - one);
-    const rows = lines.slice(0, READOUT_LINES).map(([name, value]) => [name, amount(panel.unit, value)]);
+    const rows = lines.slice(0, READOUT_LINES).map(([name, value]) => [name, amount(panel.id, value)]);
     if (lines.length > READOUT_LINES) rows.push([`and ${lines.length - READOUT_LINES} more`, ""]);
     readout.replaceChildren(...[[at, ""], ...rows].map(([name, value]) => {
       const row = document.createElement("p");
@@ -122,20 +173,15 @@
     return true;
   }
 
-  function prepare(element, panel) {
-    const moments = panel.lines.length ? Math.max(...panel.lines.map((line) => line.points.length)) : 0;
-    if (moments === 0) {
-      element.setAttribute("aria-hidden", "true");
-      for (const name of ["role", "tabindex", "aria-label"]) element.removeAttribute(name);
-      return;
-    }
+  function prepare(element, figure, panel, moments) {
     element.removeAttribute("aria-hidden");
     element.setAttribute("role", "slider");
     element.tabIndex = 0;
-    element.setAttribute("aria-label", `${panel.title} in the last hour, moment by moment`);
+    const caption = figure.querySelector("figcaption").textContent.trim();
+    element.setAttribute("aria-label", `${caption}, moment by moment`);
     element.setAttribute("aria-valuemin", 0);
-    element.setAttribute("aria-valuemax", table(panel.lines)[0].length - 1);
-    if (!element.hasAttribute("aria-valuenow")) element.setAttribute("aria-valuenow", table(panel.lines)[0].length - 1);
+    element.setAttribute("aria-valuemax", moments - 1);
+    if (!element.hasAttribute("aria-valuenow")) element.setAttribute("aria-valuenow", moments - 1);
     if (element.querySelector(".readout")) return;
     const readout = document.createElement("div");
     readout.className = "readout";
@@ -150,12 +196,13 @@
     for (const panel of history.panels) {
       const figure = document.getElementById(`chart-${panel.id}`);
       const element = document.getElementById(`plot-${panel.id}`);
-      if (!element?.clientWidth) continue;
-      prepare(element, panel);
+      if (!element?.clientWidth || panel.lines.length === 0) continue;
+      const data = table(panel.lines, history.every_ms);
+      prepare(element, figure, panel, data[0].length);
       const before = plots.get(element);
       const { left, top } = before?.cursor ?? { left: -10, top: -10 };
       before?.destroy();
-      const plot = new uPlot(options(figure, element, history, panel), table(panel.lines), element);
+      const plot = new uPlot(options(figure, element, history, panel), data, element);
       plots.set(element, plot);
       // The cursor stays at its time.
       if (left >= 0) plot.setCursor({ left, top });

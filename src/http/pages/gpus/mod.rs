@@ -10,20 +10,23 @@ use axum::Router;
 use axum::routing::get;
 
 use super::banner::Banner;
-use super::chart::Chart;
+use super::chart::{Chart, ChartLimit, SpanQuery};
 use super::format;
 use super::forms::Form;
 use super::frame::{Frame, Section};
 use super::rendered;
-use super::sharing::{SharingPicture, colours};
+use super::sharing::SharingPicture;
+use super::vitals::VitalFigure;
+use crate::domain::history::Measure;
 use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::status::PartitionStatus;
 use crate::http::AppState;
-use crate::http::extract::{Call, Path};
+use crate::http::extract::{Call, Path, Query};
 use crate::http::problem::{Answer, Problem, Reply};
 use crate::service::ServiceError;
 use crate::service::daemons::DaemonView;
+use crate::service::history::HistoryOf;
 use crate::service::host::{GpuProcessKind, GpuProcessView, GpuView};
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
@@ -84,7 +87,8 @@ struct GpuPage {
     shares: Vec<PartitionStatus>,
     /// The processes on it, with those that are clients; `None` if the driver does not list them.
     processes: Option<Vec<(GpuProcessView, Option<ClientView>)>>,
-    /// Memory and clients of tenants on it in the last hour.
+    vitals: Vec<VitalFigure>,
+    /// Memory and clients of tenants on it, and its vitals.
     chart: Chart,
 }
 
@@ -94,7 +98,7 @@ async fn list(call: Call) -> Reply {
     Ok(rendered(&GpusPage { frame, gpus }))
 }
 
-async fn show(call: Call, Path(name): Path<String>) -> Reply {
+async fn show(call: Call, Path(name): Path<String>, Query(query): Query<SpanQuery>) -> Reply {
     let Call { app, ctx } = &call;
     let row = GpuRow::of(app.service.gpu(ctx, &name).await?);
     let daemon = match &row.gpu.daemon {
@@ -105,15 +109,14 @@ async fn show(call: Call, Path(name): Path<String>) -> Reply {
     let both = daemon.as_ref().zip(sharing.as_ref());
     let picture =
         both.map(|(daemon, sharing)| SharingPicture::of(&row.gpu, daemon, sharing, OF_A_PAGE, None));
-    let colours = colours(&sharing);
     let shares = daemon.as_ref().map(|daemon| shares(&row.gpu, daemon)).unwrap_or_default();
     let processes = processes(&call, &row.gpu).await?;
-    let lines = app.service.gpu_history(ctx, row.key())?;
-    let chart = Chart::of_gpu(call.now(), row.key(), &lines).coloured(&colours);
+    let vitals = call.vitals([&row.gpu])?.remove(row.key()).unwrap_or_default();
+    let chart = chart(&call, &row.gpu, query).await?;
     let frame = call.frame(Section::Gpus, &row.called()).await.live();
     let of_gpu = IncidentFilter { gpu: Some(row.key().clone()), ..IncidentFilter::default() };
     let banner = Banner::of(&call, of_gpu).await?;
-    Ok(rendered(&GpuPage { frame, banner, row, daemon, picture, shares, processes, chart }))
+    Ok(rendered(&GpuPage { frame, banner, row, daemon, picture, shares, processes, vitals, chart }))
 }
 
 fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<PartitionStatus> {
@@ -139,9 +142,20 @@ async fn processes(
     Ok(Some(rows))
 }
 
-/// Answers with the chart of a GPU for the last hour, for the script that draws it.
-async fn history(call: Call, Path(name): Path<String>) -> Answer<Chart> {
-    let gpu = call.app.service.gpu(&call.ctx, &name).await?.uuid;
-    let lines = call.app.service.gpu_history(&call.ctx, &gpu)?;
-    Ok(axum::Json(Chart::of_gpu(call.now(), &gpu, &lines)))
+/// The charts of a GPU, with its limits.
+async fn chart(call: &Call, gpu: &GpuView, SpanQuery { span }: SpanQuery) -> Result<Chart, ServiceError> {
+    let vitals = gpu.vitals.as_ref();
+    let limit = |name, value: Option<f64>| value.map(|value| ChartLimit { name, value });
+    let slowdown = vitals.and_then(|vitals| vitals.slowdown_celsius).map(f64::from);
+    let limits = [
+        (Measure::Power, limit("limit", vitals.and_then(|vitals| vitals.power_limit_watts))),
+        (Measure::Temperature, limit("slows down", slowdown)),
+    ];
+    Chart::of(call, HistoryOf::Gpu(&gpu.uuid), format!("/gpus/{}", gpu.uuid), span, &limits).await
+}
+
+/// Answers with the charts of a GPU, for the script that draws them.
+async fn history(call: Call, Path(name): Path<String>, Query(query): Query<SpanQuery>) -> Answer<Chart> {
+    let gpu = call.app.service.gpu(&call.ctx, &name).await?;
+    Ok(axum::Json(chart(&call, &gpu, query).await?))
 }

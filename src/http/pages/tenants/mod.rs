@@ -12,8 +12,8 @@ use axum::routing::{get, post};
 
 use self::prediction::places;
 use super::banner::Banner;
-use super::chart::Chart;
-use super::format::{self, Amount, Amounts, Badge, Moment, Tone, or, or_dash};
+use super::chart::{Chart, ChartLimit, SpanQuery};
+use super::format::{self, Amount, Amounts, Badge, Tone, or, or_dash};
 use super::forms::rehearsal_refusal;
 use super::frame::{Frame, Section};
 use super::gpus::{GpuDisplayNames, GpuRow};
@@ -27,6 +27,7 @@ use crate::domain::count::{counted, joined};
 use crate::domain::daemon::Mode;
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::gpu::GpuRef;
+use crate::domain::history::Measure;
 use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::status::PartitionStatus;
 use crate::domain::provisioning::{ProvisioningStatus, ProvisioningStrategy};
@@ -35,15 +36,16 @@ use crate::domain::tenant::{EffectiveMemory, TenantSpec};
 use crate::domain::verification::{SettingComparison, SettingValue, Verification, VerifiedSetting};
 use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, MemoryLimit, TenantName};
 use crate::http::AppState;
-use crate::http::extract::{Call, Path};
+use crate::http::extract::{Call, Path, Query};
 use crate::http::problem::{Answer, Problem, Reply};
 use crate::service::daemons::DaemonView;
+use crate::service::history::HistoryOf;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::tenants::deletion::TenantDeletion;
 use crate::service::tenants::leases::HeldLease;
 use crate::service::tenants::{EnvironmentView, TenantFilter, TenantView};
-use crate::service::{WriteOptions, etag};
+use crate::service::{ServiceError, WriteOptions, etag};
 use crate::words::priority;
 
 type Spec = TenantSpec<GpuRef>;
@@ -128,8 +130,6 @@ struct TenantPage {
     clients: Vec<ClientView>,
     leases: Vec<HeldLease>,
     chart: Chart,
-    /// Start of the known history of its clients.
-    history_since: Moment,
     /// The environment, or the reason for which there is none.
     environment: Result<EnvironmentView, String>,
     events: Vec<Event>,
@@ -156,7 +156,7 @@ impl TenantPage {
     }
 }
 
-async fn show(call: Call, Path(name): Path<TenantName>) -> Reply {
+async fn show(call: Call, Path(name): Path<TenantName>, Query(query): Query<SpanQuery>) -> Reply {
     let Call { app, ctx } = &call;
     let service = &app.service;
     let tenant = service.tenant(ctx, &name, false).await?;
@@ -188,8 +188,7 @@ async fn show(call: Call, Path(name): Path<TenantName>) -> Reply {
         gpus,
         clients: call.clients(ClientFilter { tenant: of_tenant(), daemon: None }).await?,
         leases: service.leases(ctx, &name, &Page::first(MAX_LIMIT)).await?.items,
-        chart: Chart::of_tenant(call.now(), &name, service.tenant_history(ctx, &name)?),
-        history_since: Moment(service.tenant_history_since(ctx, &name)?),
+        chart: chart(&call, &tenant, query).await?,
         // With partitions this polls the daemon each time, since the copied environment must be valid.
         environment: service
             .tenant_environment(ctx, &name)
@@ -344,10 +343,33 @@ async fn delete(Call { app, ctx }: Call, Path(name): Path<TenantName>, form: sup
     Ok(Redirect::to("/tenants").into_response())
 }
 
-/// Answers with the chart of a tenant for the last hour, for the script that draws it.
-async fn history(call: Call, Path(name): Path<TenantName>) -> Answer<Chart> {
-    let points = call.app.service.tenant_history(&call.ctx, &name)?;
-    Ok(axum::Json(Chart::of_tenant(call.now(), &name, points)))
+/// The charts of a tenant, with its memory limit.
+async fn chart(
+    call: &Call,
+    tenant: &TenantView,
+    SpanQuery { span }: SpanQuery,
+) -> Result<Chart, ServiceError> {
+    let page = format!("/tenants/{}", tenant.name);
+    let limits = [(Measure::Memory, memory_limit(tenant))];
+    Chart::of(call, HistoryOf::Tenant(&tenant.name), page, span, &limits).await
+}
+
+/// Memory that the limits leave to all clients of a tenant, or to each if their number has no limit; `None` if a GPU has no limit.
+#[allow(clippy::cast_precision_loss, reason = "bytes of one host are exact")]
+fn memory_limit(tenant: &TenantView) -> Option<ChartLimit> {
+    let limits = &tenant.status.effective.as_ref()?.device_memory_limits;
+    let each: u64 = limits.iter().map(|limit| limit.bytes).sum::<Option<u64>>()?;
+    let (name, clients) = match tenant.spec.max_clients {
+        Some(clients) => ("limit", clients),
+        None => ("limit of each client", 1),
+    };
+    (each > 0).then(|| ChartLimit { name, value: each as f64 * f64::from(clients) })
+}
+
+/// Answers with the charts of a tenant, for the script that draws them.
+async fn history(call: Call, Path(name): Path<TenantName>, Query(query): Query<SpanQuery>) -> Answer<Chart> {
+    let tenant = call.app.service.tenant(&call.ctx, &name, false).await?;
+    Ok(axum::Json(chart(&call, &tenant, query).await?))
 }
 
 /// Starts a verification, and redirects to the tenant, whose page shows the result.

@@ -1,4 +1,4 @@
-//! Usage history of tenants in the last hour, shared by all readers.
+//! History of the last hour in memory, shared by all readers.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,26 +6,26 @@ use crate::clock::Clock;
 use crate::domain::TenantName;
 use crate::domain::history::History;
 
-/// The history, shared by all readers.
+/// The points in memory, shared by all readers.
 #[derive(Debug)]
-pub(in crate::service) struct UsageHistory {
+pub(super) struct RecentHistory {
     /// The time at which this manager began to record, in unix milliseconds.
-    pub(in crate::service) since: i64,
+    pub(super) since: i64,
     history: Mutex<History>,
 }
 
-impl UsageHistory {
-    pub(in crate::service) fn new(clock: Clock) -> Self {
+impl RecentHistory {
+    pub(super) fn new(clock: Clock) -> Self {
         Self { since: clock.unix_ms(), history: Mutex::default() }
     }
 
-    pub(in crate::service) fn history(&self) -> MutexGuard<'_, History> {
+    pub(super) fn history(&self) -> MutexGuard<'_, History> {
         // A panic elsewhere leaves some lines longer than others, which the next record corrects.
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Drops a deleted tenant.
-    pub(in crate::service) fn forget(&self, tenant: &TenantName) {
+    pub(super) fn forget(&self, tenant: &TenantName) {
         self.history().forget(tenant);
     }
 }
