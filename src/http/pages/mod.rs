@@ -33,6 +33,7 @@ mod sharing;
 mod spec_form;
 mod strip;
 mod tenants;
+mod timeline;
 mod tokens;
 
 use axum::routing::{get, post};
@@ -66,6 +67,7 @@ pub(super) fn router(state: &AppState) -> (Router<AppState>, FormTargets) {
         .merge(operations::router())
         .merge(events::router())
         .merge(incidents::router())
+        .merge(timeline::router())
         .merge(audit::router())
         .merge(tokens::router())
         .merge(settings::router());
