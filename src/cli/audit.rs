@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
@@ -10,12 +9,11 @@ use clap::builder::PossibleValuesParser;
 use super::nouns::AUDIT;
 use super::output::{CommandResult, DIFFERS, line};
 use super::server::{CallArgs, ask, block_on};
-use super::values::time_ago;
+use super::values::moment;
 use crate::app;
 use crate::config::Config;
 use crate::domain::audit::Head;
 use crate::domain::count::counted;
-use crate::domain::duration::parse_duration;
 
 /// Commands on the audit log.
 #[derive(Debug, Subcommand)]
@@ -23,6 +21,7 @@ pub(super) enum AuditCommand {
     /// List the audit log, the newest rows first
     #[command(after_help = "Examples:
   mps-manager audit list --target tenants/web
+  mps-manager audit list --since yesterday --until 2h
   mps-manager audit list --outcome refused -n 0")]
     List {
         /// Only rows of this actor, for example `uid 0`
@@ -34,9 +33,12 @@ pub(super) enum AuditCommand {
         /// Only rows with this outcome: done, refused or failed
         #[arg(long, hide_possible_values = true, value_parser = outcomes())]
         outcome: Option<String>,
-        /// Only rows of this time, for example 1h
-        #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-        since: Option<Duration>,
+        /// Only rows since this time, for example 1h, yesterday or 2026-11-25T14:00:00Z
+        #[arg(long, value_name = "TIME", value_parser = moment)]
+        since: Option<String>,
+        /// Only rows before this time
+        #[arg(long, value_name = "TIME", value_parser = moment)]
+        until: Option<String>,
         /// The most to list; 0 lists all
         #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
         limit: usize,
@@ -82,9 +84,14 @@ fn anchor(text: &str) -> Result<Head, String> {
 pub(super) fn run(command: AuditCommand) -> CommandResult {
     match command {
         AuditCommand::Verify { database, state_dir, anchor } => verify(database, state_dir, anchor),
-        AuditCommand::List { actor, target, outcome, since, limit, call } => ask(async move {
-            let since = since.map(time_ago);
-            let filters = [("actor", actor), ("target", target), ("outcome", outcome), ("since", since)];
+        AuditCommand::List { actor, target, outcome, since, until, limit, call } => ask(async move {
+            let filters = [
+                ("actor", actor),
+                ("target", target),
+                ("outcome", outcome),
+                ("since", since),
+                ("until", until),
+            ];
             AUDIT.list(&call, &filters, limit).await
         }),
         AuditCommand::Head(call) => ask(async move {

@@ -10,7 +10,6 @@ use super::output::{DIFFERS, complain, remark};
 use super::server::{CallArgs, exit_code};
 use super::values::{incident_id, time_ago};
 use crate::client::ClientError;
-use crate::domain::condition::ConditionType;
 use crate::domain::duration::parse_duration;
 use crate::domain::incident::IncidentState;
 use crate::domain::{DaemonName, TenantName};
@@ -81,8 +80,9 @@ pub(super) async fn run(command: IncidentCommand) -> Result<ExitCode, ClientErro
             INCIDENT.layout().print(&incidents, call.format());
             // A caller who may not see the host gets no remark about it.
             let host: Option<HostView> = client.get("/api/v1/host").await.ok();
-            let unwritten =
-                host.as_ref().and_then(|host| host.conditions.iter().find(|fault| hides(fault.kind)));
+            let unwritten = host
+                .as_ref()
+                .and_then(|host| host.conditions.iter().find(|fault| fault.kind.hides_incidents()));
             if let Some(fault) = unwritten {
                 remark(&format!("incidents may be missing here: {}", fault.message));
             }
@@ -120,12 +120,6 @@ async fn acknowledge(call: &CallArgs, ids: &[i64], note: Option<String>) -> Resu
     }
     let worst = refused.iter().map(|(_, error)| exit_code(error)).max();
     Ok(worst.map_or(ExitCode::SUCCESS, ExitCode::from))
-}
-
-/// Returns true for a fault of the manager with which it cannot record an incident.
-fn hides(fault: ConditionType) -> bool {
-    use ConditionType::{DatabaseDamaged, DatabaseLost, StateDiskFull, WritesFail};
-    matches!(fault, DatabaseDamaged | DatabaseLost | StateDiskFull | WritesFail)
 }
 
 /// Returns true if any of the incidents is open.

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
+use jiff::tz::TimeZone;
 
 use crate::clock::Clock;
 use crate::domain::InvalidValue;
 use crate::domain::daemon::OvercommitRatio;
 use crate::domain::duration::parse_duration;
+use crate::domain::moment::parse_moment;
 use crate::domain::percentage::ThreadPercentage;
 use crate::domain::rfc3339;
 use crate::host::user::number_of_user;
@@ -65,6 +67,11 @@ pub(super) fn user(text: &str) -> Result<u32, String> {
 /// Returns the word of a choice, which the API uses too.
 pub(super) fn choice(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// A time in the past, in the format of the API.
+pub(super) fn moment(text: &str) -> Result<String, InvalidValue> {
+    parse_moment(text, Clock::system().unix_ms(), &TimeZone::system()).map(rfc3339::format)
 }
 
 /// Returns the time that is this long ago, in the format of the API.

@@ -347,6 +347,11 @@ impl ConditionType {
         Condition::new(self, !self.is_good(), reason, message)
     }
 
+    /// Returns true for a fault of the manager with which it cannot record an incident.
+    pub fn hides_incidents(self) -> bool {
+        matches!(self, Self::DatabaseDamaged | Self::DatabaseLost | Self::StateDiskFull | Self::WritesFail)
+    }
+
     /// Returns true if the condition is good while it is true; all other conditions are good while they are false.
     fn is_good(self) -> bool {
         matches!(

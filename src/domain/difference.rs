@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(
             drifted_words(&desired, &changed),
             [
-                "default active thread percentage is 30.0 instead of 100.0",
+                "default active thread percentage is 30 % instead of 100 %",
                 "default client priority is below_normal instead of normal",
                 "default memory limit of device 0 is 1024 MiB instead of 4096 MiB",
             ]

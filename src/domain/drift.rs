@@ -43,6 +43,11 @@ pub struct DriftStatus {
 
 impl std::fmt::Display for Drifted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} is {} instead of {}", self.setting, self.read, self.desired)
+        let is_share = self.setting.contains("percentage");
+        let [read, desired] = [&self.read, &self.desired].map(|value| match value.parse::<f64>() {
+            Ok(share) if is_share => format!("{share} %"),
+            _ => value.clone(),
+        });
+        write!(f, "{} is {read} instead of {desired}", self.setting)
     }
 }

@@ -51,6 +51,7 @@ pub mod listening;
 pub mod maintenance;
 mod management;
 pub mod memory;
+pub mod moment;
 pub mod name;
 pub mod neighbours;
 pub mod occupancy;

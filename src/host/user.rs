@@ -45,6 +45,11 @@ pub fn number_of_user(name: &str) -> Result<u32, String> {
     }
 }
 
+/// The name of a user by its number, if the host knows it.
+pub fn name_of_user(uid: u32) -> Option<String> {
+    User::from_uid(Uid::from_raw(uid)).ok().flatten().map(|user| user.name)
+}
+
 /// The number of a group by its name.
 pub fn number_of_group(name: &str) -> Result<u32, String> {
     match Group::from_name(name) {

@@ -112,7 +112,13 @@ pub struct AuditFilter {
     pub since: Option<i64>,
     /// Rows written before this time.
     pub until: Option<i64>,
+    /// True leaves out rows of leases, of log-ins and log-outs, and of callers without valid credentials.
+    pub changes_only: bool,
 }
+
+/// Selects rows that are no routine: those of leases, of log-ins and log-outs, and of callers without valid credentials.
+const NO_ROUTINE: &str = " AND instr(action, '/leases') = 0 AND action NOT IN ('authenticate', 'POST /login', 'POST /logout',
+                               'POST /api/v1/session', 'DELETE /api/v1/session', 'POST /api/v1/login-urls', 'POST /settings/login-url')";
 
 const COLUMNS: &str =
     "SELECT id, at, actor, granted, origin, request, action, target, outcome, problem, before, after,
@@ -132,6 +138,7 @@ pub async fn page(
     condition(&mut query, "outcome = ?", filter.outcome.map(AuditOutcome::as_str));
     condition(&mut query, "at >= ?", filter.since);
     condition(&mut query, "at < ?", filter.until);
+    query.push(if filter.changes_only { NO_ROUTINE } else { "" });
     query.push(" ORDER BY id DESC LIMIT ").push_bind(limit);
     query.build().fetch_all(db).await?.iter().map(record).collect()
 }
@@ -226,4 +233,45 @@ async fn check(db: &mut Db, head: &mut Head, anchor: Option<&Head>) -> Result<Op
 fn lacks_something(error: &sqlx::Error) -> bool {
     // 1 is SQLITE_ERROR.
     error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Store;
+    use super::*;
+    use crate::domain::access::Actor;
+    use crate::domain::audit::Target;
+
+    #[tokio::test]
+    async fn routine_rows_are_left_out_before_paging() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        let lease = "POST /api/v1/tenants/{name}/leases";
+        let routine = [
+            lease,
+            "DELETE /api/v1/tenants/{name}/leases/{id}",
+            "POST /login",
+            "DELETE /api/v1/session",
+            "authenticate",
+        ];
+        let changes = ["PUT /api/v1/tenants/{name}", "POST /api/v1/tokens", "expire"];
+        let actions = changes.into_iter().chain(routine).chain(std::iter::repeat_n(lease, 60));
+        let rows = actions.map(|action| {
+            let attempt =
+                AttemptedAction::of(&Actor::manager(), None, action.to_owned(), Target::Other("a".into()));
+            (attempt, AuditResult::default())
+        });
+        let rows: Vec<_> = rows.collect();
+        let written: Result<()> = store.commit(move |db| Box::pin(append_all(db, rows, 7))).await;
+        written.expect("written");
+        let mut db = store.read().await.expect("a reader");
+        let mut listed = async |changes_only: bool, before: Option<i64>| {
+            let filter = AuditFilter { changes_only, ..AuditFilter::default() };
+            let rows = page(&mut db, &filter, before, 2).await.expect("rows");
+            rows.into_iter().map(|row| row.action).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(false, None).await, [lease, lease]);
+        assert_eq!(listed(true, None).await, ["expire", "POST /api/v1/tokens"]);
+        assert_eq!(listed(true, Some(2)).await, ["PUT /api/v1/tenants/{name}"]);
+    }
 }

@@ -271,6 +271,8 @@ fn push_conditions(query: &mut QueryBuilder<Sqlite>, filter: &IncidentFilter) {
     let current = "(recovered_at IS NULL OR (acknowledged_at IS NULL AND recovered_at >= ?))";
     condition(query, current, filter.current_since);
     condition(query, "first_event >= ?", filter.from_event);
+    let affected = "EXISTS (SELECT 1 FROM json_each(content, '$.affected') WHERE value ->> 'client' = ?)";
+    condition(query, affected, filter.affected.map(|client| client.to_string()));
 }
 
 /// Counts the open incidents by kind.

@@ -119,6 +119,8 @@ PAGES = {
     "events": "/events",
     "event": lambda host: f"/events/{host.api('GET', '/events?type=client.connected')['items'][0]['id']}",
     "incidents": "/incidents",
+    "incident": lambda host: f"/incidents/{host.api('GET', '/incidents')['items'][0]['id']}",
+    "timeline": "/timeline?span=1h",
     "audit": "/audit",
     "tokens": "/tokens",
     "token": lambda host: f"/tokens/{host.api('GET', '/tokens')['items'][0]['id']}",

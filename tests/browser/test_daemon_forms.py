@@ -57,7 +57,7 @@ def test_outdated_daemon_form_shows_both_values(own_host, visitor):
     spec = host.api("GET", "/daemons/gpu0")["spec"]
     host.api("PUT", "/daemons/gpu0", {**spec, "drift_policy": "report"})
     page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("alert")).to_contain_text("Someone else changed this daemon")
+    expect(page.get_by_role("alert")).to_contain_text("Your own login changed daemon gpu0 at")
     expect(page.get_by_role("table").locator("tbody tr")).to_have_text(["Admissionreservedopen", "Memory over-commit21", "Drift policyrepairreport"])
     expect(page.get_by_label("Memory over-commit")).to_have_value("2")
     visit.accessible()

@@ -90,10 +90,9 @@ def test_token_life_is_in_the_audit_log(host, visitor, scripted):
     except Refused as refused:
         assert refused.status == 401
     page.goto("/audit")
-    rows = page.get_by_role("row").filter(has_text="revoke token")
-    expect(rows.first).to_contain_text("admin token")
-    expect(rows.first).to_contain_text("done")
-    expect(rows.first.get_by_role("link")).to_have_attribute("href", re.compile("^/tokens/[0-9a-f]{16}$"))
+    row = page.get_by_role("row").filter(has_text=f"admin revoked token {name}")
+    expect(row).to_contain_text("done")
+    expect(row.get_by_role("link", name="Open")).to_have_attribute("href", re.compile("^/tokens/[0-9a-f]{16}$"))
     visit.accessible()
 
 
@@ -102,15 +101,57 @@ def test_audit_shows_changed_fields(host, visitor):
     host.api("PUT", "/tenants/demo", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 25})
     visit = visitor(host)
     page = visit.log_in(to="/audit?target=tenants/demo")
-    row = page.get_by_role("row").filter(has_text="set tenant").first
+    row = page.get_by_role("row").filter(has_text="changed tenant demo").first
+    expect(row).to_contain_text("admin changed tenant demo: thread percentage 25 % instead of none, memory limit 4 GiB instead of 3 GiB")
     row.locator("summary").click()
-    changed = row.get_by_role("row").filter(has_text="device_memory_limit")
-    expect(changed.locator("del")).to_have_text("3221225472")
-    expect(changed.locator("ins")).to_have_text("4294967296")
+    changed = row.get_by_role("row").filter(has_text="memory limit")
+    expect(changed.locator("del")).to_have_text("3 GiB")
+    expect(changed.locator("ins")).to_have_text("4 GiB")
+    assert "{" not in page.get_by_role("main").inner_text(), "no route"
     visit.accessible()
     answer = page.goto("/audit?outcome=maybe")
     assert answer.status == 422
     expect(page.locator("#wrong-outcome")).to_contain_text("maybe")
+
+
+def test_routine_rows_are_shown_on_request(own_host, visitor):
+    own_host.client("demo", "--spin", "60", "--alloc", "64")
+    visit = visitor(own_host)
+    page = visit.log_in(to="/audit")
+    sentences = page.locator(".audit .said")
+    expect(sentences.filter(has_text="the manager created tenant demo")).to_have_count(1)
+    expect(sentences.filter(has_text="lease")).to_have_count(0)
+    expect(sentences.filter(has_text="logged in")).to_have_count(0)
+    page.get_by_label("also leases and log-ins").check()
+    page.get_by_role("button", name="Filter").click()
+    expect(sentences.filter(has_text="made a lease of tenant demo")).to_have_count(1)
+    expect(sentences.filter(has_text="admin logged in")).not_to_have_count(0)
+    expect(page.get_by_label("also leases and log-ins")).to_be_checked()
+    visit.accessible()
+
+
+def test_audit_is_filtered_by_clicks_and_times(own_host, visitor, scripted):
+    own_host.api("PUT", "/tenants/web", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "3G"})
+    own_host.api("POST", "/daemons/gpu1/cordon", token=own_host.token_for("operator", "ada"))
+    visit = visitor(own_host)
+    page = visit.log_in(to="/audit?since=2+h")
+    sentences = page.locator(".audit .said")
+    if scripted:
+        expect(page.locator(".audit time").first).to_have_text(re.compile(r"just now|\d+ (s|min) ago"))
+    else:
+        expect(page.locator(".audit time").first).to_have_text(re.compile(r"\d\d:\d\d:\d\d UTC"))
+    sentences.filter(has_text="cordoned").get_by_role("link", name="ada", exact=True).click()
+    expect(sentences).to_have_text(["ada cordoned daemon gpu1"])
+    expect(page.get_by_label("Since")).to_have_value("2 h")
+    page.goto("/audit")
+    sentences.filter(has_text="created tenant web").get_by_role("link", name="tenant web").click()
+    expect(sentences.first).to_contain_text("admin created tenant web on gpu0 with 3 GiB")
+    expect(sentences).to_have_count(1)
+    page.goto("/audit?until=yesterday")
+    expect(page.get_by_text("No row matches this filter")).to_be_visible()
+    assert page.goto("/audit?since=soon").status == 422
+    expect(page.locator("#wrong-since")).to_contain_text("is not a time")
+    visit.accessible()
 
 
 def test_audit_is_refused_to_viewers(host, visitor):

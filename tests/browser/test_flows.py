@@ -162,7 +162,7 @@ def test_fault_shows_its_clients_and_events(own_host, visitor, scripted, fault):
     if fault == "a client faults":
         # The same sentence stands on each page that it concerns.
         for page in (overview, daemon, tenant):
-            expect(page.locator(".alerts")).to_contain_text("fatal GPU error")
+            expect(page.locator(".alerts")).to_contain_text("Fatal GPU fault")
         overview.get_by_role("link", name="View incident").first.click()
         expect(overview.get_by_role("main")).to_contain_text(str(bystander.pid))
         visit.page = overview

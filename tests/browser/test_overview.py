@@ -108,7 +108,7 @@ def test_incident_is_shown_until_acknowledged(own_host, visitor):
     visit = visitor(own_host)
     page = visit.log_in()
     item = page.locator(".alerts > li").filter(has_text="control daemon died and was restarted")
-    expect(item).to_have_class("warn")
+    expect(item).to_have_class("warn repaired")
     expect(page.locator(".overview-summary")).to_contain_text("Recovered from 1 incident in the last hour")
     visit.accessible()
     item.get_by_role("link", name="View incident").click()

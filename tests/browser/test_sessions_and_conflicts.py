@@ -206,7 +206,7 @@ def test_deleted_resource_is_recreated_from_its_form(own_host, visitor):
     page.get_by_label("Memory limit").fill("6G")
     host.api("DELETE", "/tenants/web")
     page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("alert")).to_contain_text("Someone else deleted tenant web")
+    expect(page.get_by_role("alert")).to_contain_text("Your own login deleted tenant web at")
     expect(page.get_by_label("Name", exact=True)).to_have_value("web")
     expect(page.get_by_label("Memory limit")).to_have_value("6G")
     visit.accessible()
@@ -219,7 +219,7 @@ def test_deleted_resource_is_recreated_from_its_form(own_host, visitor):
     fill(page, add("web", 5))
     host.api("DELETE", "/layouts/prod")
     page.get_by_role("button", name="Save as a new version").click()
-    expect(page.get_by_role("alert")).to_contain_text("Someone else deleted layout prod")
+    expect(page.get_by_role("alert")).to_contain_text("Your own login deleted layout prod at")
     expect(page.get_by_label("Layout", exact=True)).to_have_value(text_of(add("web", 5)))
     expect(page.get_by_label("Name", exact=True)).to_have_value("prod")
     visit.accessible()
@@ -232,9 +232,22 @@ def test_deleted_resource_is_recreated_from_its_form(own_host, visitor):
     page.get_by_label("Memory over-commit").fill("2")
     host.done(host.api("DELETE", "/daemons/gpu1?grace_s=0"))
     page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("alert")).to_contain_text("Someone else deleted daemon gpu1")
+    expect(page.get_by_role("alert")).to_contain_text("Your own login deleted daemon gpu1 at")
     expect(page.get_by_label("Memory over-commit")).to_have_value("2")
     expect(page.get_by_label("Name", exact=True)).to_have_value("gpu1")
+    visit.accessible()
+
+
+def test_edit_without_revision_accuses_nobody(host, visitor, scripted):
+    if not scripted:
+        return
+    visit = visitor(host)
+    page = visit.log_in(to="/tenants/demo/edit")
+    page.locator("input[name=revision]").evaluate("field => field.remove()")
+    with page.expect_response("**/tenants/demo/edit") as answer:
+        page.get_by_role("button", name="Save").click()
+    assert answer.value.status == 412
+    expect(page.get_by_role("alert")).to_contain_text("came without the revision of the tenant")
     visit.accessible()
 
 
@@ -342,3 +355,5 @@ def test_operation_title_names_its_subject(own_host, visitor):
     page = visitor(own_host).log_in(to=f"/operations/{applied['id']}")
     expect(page).to_have_title(re.compile("^Apply layout prod version 1 ·"))
     expect(page.get_by_role("heading", level=1)).to_have_text(re.compile(r"^Apply layout prod version 1\s+on daemon gpu1"))
+    page.goto("/audit?target=layouts/prod")
+    expect(page.locator(".audit .said").first).to_have_text("admin applied layout prod v1 to gpu1")

@@ -101,13 +101,14 @@ def test_prediction_is_beside_the_form(roomy, visitor):
     expect(page.get_by_role("heading", level=1)).to_contain_text("web")
 
 
-def open_an_outdated_form(page, host):
+def open_an_outdated_form(page, host, token=None):
     host.api("PUT", "/tenants/web", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "4G", "sms": 32})
     page.goto("/tenants/web/edit")
     expect(page.get_by_label("Memory limit")).to_have_value("4G")
     page.get_by_label("Memory limit").fill("6G")
     page.get_by_label("Inherit from daemon").check()
-    host.api("PUT", "/tenants/web", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "5G", "sms": 32, "max_clients": 2})
+    spec = {"daemon": "gpu0", "uid": 0, "device_memory_limit": "5G", "sms": 32, "max_clients": 2}
+    host.api("PUT", "/tenants/web", spec, token=token)
     with page.expect_response("**/tenants/web/edit") as answer:
         page.get_by_role("button", name="Save").click()
     assert answer.value.status == 412
@@ -116,8 +117,11 @@ def open_an_outdated_form(page, host):
 def test_outdated_form_shows_both_values_and_overwrites(roomy, visitor):
     visit = visitor(roomy)
     page = visit.log_in()
-    open_an_outdated_form(page, roomy)
-    expect(page.get_by_role("alert")).to_contain_text("Someone else changed this tenant")
+    who = f"max-{'yes' if visit.scripted else 'no'}"
+    open_an_outdated_form(page, roomy, roomy.token_for("admin", who))
+    change = "changed tenant web: memory limit 5 GiB instead of 4 GiB, max clients 2 instead of none"
+    expect(page.get_by_role("alert")).to_contain_text(
+        re.compile(rf"{who} changed tenant web at 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC \({change}\), after you opened the form"))
     differences = page.get_by_role("table").first.locator("tbody tr")
     expect(differences).to_have_text(["Memory limit6G5G", "Max clients–2", "SMs–32"])
     visit.accessible()

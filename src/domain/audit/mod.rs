@@ -3,12 +3,18 @@
 //!
 //! `docs/audit.md` explains how a third party checks the chain; [`AuditRecord::digest`] is the same procedure in code.
 
+mod changes;
+mod grouping;
+mod sentence;
 mod target;
 mod words;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+pub use changes::FieldChange;
+pub use grouping::{ChangeGroup, what_changed};
+pub use sentence::{Deed, actor_words};
 pub use target::{Target, shown_path};
 
 use super::access::{Actor, Grant, Origin, Principal, Role};
@@ -129,7 +135,7 @@ pub struct AuditRecord {
     pub problem: Option<String>,
     /// The spec before, as JSON text, where it changed.
     pub before: Option<String>,
-    /// The spec after, as JSON text, where it changed.
+    /// The spec after, as JSON text, where it changed; of a layout that is applied or replayed, `applied` with its version and daemon.
     pub after: Option<String>,
     /// The hash of the row before.
     pub previous: String,

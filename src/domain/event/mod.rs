@@ -527,6 +527,8 @@ pub struct EventFilter {
     pub from: Option<i64>,
     /// Number of the event that caused the event.
     pub cause: Option<i64>,
+    /// Incident whose first events include the event.
+    pub incident: Option<i64>,
 }
 
 impl EventFilter {

@@ -78,13 +78,13 @@ macro_rules! kinds {
 }
 
 kinds! {
-    |daemon, after, suspected, who, gone, ended, board, changed, times, are, were, s|
+    |daemon, after, lost, suspected, who, gone, ended, board, changed, times, are, were, s|
 
     GpuFault = "gpu_fault", Error, "A fatal GPU error, as a client's memory fault is, ended the work of every client of a GPU.",
         "Restart the affected work. While the fault is open, end the affected clients that are still connected: no new client is accepted until they are gone.",
         past "had a fatal GPU error",
-        open "{daemon} has a fatal GPU error{suspected} and accepts no new clients",
-        over "{daemon} had a fatal GPU error{suspected} and accepted clients again {after}";
+        open "Fatal GPU fault on {daemon}: {lost}{suspected}. No new client is accepted yet",
+        over "Fatal GPU fault on {daemon}: {lost}{suspected}. Recovered {after}";
     ServerDied = "server_died", Error, "An MPS server ended while it had clients.",
         "Restart the affected work; the next client gets a new server. If it happens again, read server.log (`mps-manager daemon logs NAME`, or the daemon's page).",
         past "had no server after a crash",
@@ -113,8 +113,8 @@ kinds! {
     Drift = "drift", Warning, "Another program changed settings or partitions of a daemon.",
         "Find the program that sends commands to this daemon and stop it. With drift_policy report such a change stays until that setting is set again: `mps-manager daemon set NAME --drift-policy repair` restores them.",
         past "had been changed by another program",
-        open "another program changed {changed} of {daemon}{times}, which still differ",
-        over "another program changed {changed} of {daemon}{times}, which {are} restored";
+        open "Another program changed {changed} of {daemon}{times}",
+        over "Another program changed {changed} of {daemon}{times}, which {are} restored";
     LayoutIdsDiffer = "layout_ids_differ", Error, "A layout gave other partition IDs than are on record.",
         "Compare the host with the one that the layout was recorded on: GPU model, driver and what else is reserved on the GPU. Then apply or replay the layout again.",
         past "had other partition IDs than on record",
@@ -123,8 +123,8 @@ kinds! {
     LayoutDegraded = "layout_degraded", Error, "A change of partitions was undone or restored, and not everything is as it was.",
         "Apply the daemon's layout again.",
         past "had partitions that were not as before",
-        open "some partitions of {daemon} are not as they were",
-        over "some partitions of {daemon} were not as before, and are again";
+        open "Some partitions of {daemon} are not as they were",
+        over "Some partitions of {daemon} were not as before, and are again";
     Bypass = "bypass", Warning, "Processes use a GPU of a running daemon outside MPS, so that no limit applies to them.",
         "End these processes and start them with mps-manager run, or if they are in a container, hand the tenant's directory to it (docs/integrate/containers.md). Or set the daemon's compute_mode to exclusive_process.",
         past "had processes outside MPS on its GPUs",
@@ -143,8 +143,8 @@ kinds! {
     GpuShared = "gpu_shared", Warning, "A control daemon that is not this manager's serves a GPU of a daemon: two that run take turns on it, no limit here counts its clients, and a daemon that is to start waits for it.",
         "`mps-manager foreign list` names it, and `foreign get` says who keeps it and what ends it for good; or give it GPUs of its own. A daemon with share_gpus is not reported.",
         past "had a GPU that another control daemon served too",
-        open "a GPU of {daemon} is also served by a control daemon that is not this manager's{who}",
-        over "a GPU of {daemon} was also served by a control daemon that is not this manager's{who}";
+        open "A GPU of {daemon} is also served by a control daemon that is not this manager's{who}",
+        over "A GPU of {daemon} was also served by a control daemon that is not this manager's{who}";
     Breach = "breach", Warning, "A client holds more device memory than its limit allows.",
         "The client may have changed its own MPS environment, which escapes limits that only the environment enforces: `mps-manager client get CLIENT` shows its command, and `mps-manager client terminate CLIENT` ends it.",
         past "had a client above its memory limit",
@@ -158,8 +158,8 @@ kinds! {
     UnknownOutcome = "unknown_outcome", Warning, "A command was sent that was not answered, so it may or may not have taken effect.",
         "See whether the client is still there (`mps-manager client get CLIENT`); if it is, terminate it again: `mps-manager client terminate CLIENT`.",
         past "had not answered a command",
-        open "a command to {daemon} was not answered, so it may or may not have taken effect",
-        over "a command to {daemon} was not answered; its client is gone now";
+        open "A command to {daemon} was not answered, so it may or may not have taken effect",
+        over "A command to {daemon} was not answered; its client is gone now";
     GpuMissing = "gpu_missing", Error, "A GPU of a daemon is no longer listed by the driver.",
         "Check the host's kernel log for Xid messages, reset or replace the GPU, or give the daemon another one.",
         past "lacked a GPU",

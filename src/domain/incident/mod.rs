@@ -162,6 +162,8 @@ pub struct IncidentFilter {
     pub current_since: Option<i64>,
     /// Matches incidents that were opened by the event with this number or a later one.
     pub from_event: Option<i64>,
+    /// Client that lost its work by the incident.
+    pub affected: Option<ClientId>,
 }
 
 impl IncidentFilter {

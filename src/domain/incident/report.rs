@@ -10,6 +10,7 @@ use crate::event::{
 use crate::exposure::describe_exposures;
 use crate::foreign_owner::name_sharing;
 use crate::foreign_user::describe_foreign_users;
+use crate::layout::record::PartitionDrift;
 use crate::memory::Bytes;
 use crate::{GpuUuid, TenantName};
 
@@ -36,7 +37,10 @@ impl Grouping<'_> {
             Event::DaemonCrashLoop(_) => self.of(Kind::CrashLoop, Topic::Daemon),
             Event::DaemonWithoutServer(why) => self.detailed(Kind::NoServer, Topic::Daemon, &[&why.message]),
             Event::SettingsDrifted { drifted, .. } => self.detailed(Kind::Drift, Topic::Settings, drifted),
-            Event::LayoutDrifted { layout, .. } => self.detailed(Kind::Drift, Topic::Layout, &layout.drift),
+            Event::LayoutDrifted { layout, .. } => {
+                let drift: Vec<String> = layout.drift.iter().map(PartitionDrift::brief).collect();
+                self.detailed(Kind::Drift, Topic::Layout, &drift)
+            }
             Event::LayoutDegraded(layout) => {
                 self.detailed(Kind::LayoutDegraded, Topic::Layout, &layout.degraded)
             }

@@ -14,7 +14,9 @@ pub(super) struct SentenceWords<'w> {
     pub(super) daemon: &'w str,
     /// Time to recovery, as `after 0.9 s`; empty where there is none to measure.
     pub(super) after: String,
-    /// Processes that are suspected, in brackets.
+    /// Clients that lost their work by a GPU fault.
+    pub(super) lost: String,
+    /// Processes that are suspected, as a sentence behind another.
     pub(super) suspected: String,
     /// Processes that the incident is about, in the words of its kind.
     pub(super) who: String,
@@ -39,6 +41,14 @@ impl Incident {
         let Self { kind, daemon, .. } = self;
         let until = |end: &str| format!("{daemon} {} until {daemon} was {end}", kind.past());
         let head = match self.ended_by {
+            Some(IncidentEnd::Replaced)
+                if *kind == IncidentKind::Drift && self.topic == IncidentTopic::Layout =>
+            {
+                format!(
+                    "Another program changed partitions of {daemon}{}, until {daemon} got another layout or was deleted",
+                    self.times()
+                )
+            }
             Some(IncidentEnd::Stopped) => until("stopped"),
             Some(IncidentEnd::Replaced) => until("changed, restored or deleted"),
             Some(IncidentEnd::Recovered) | None if self.is_hint => {
@@ -48,7 +58,10 @@ impl Incident {
         };
         let detail = self.detail.as_ref().filter(|_| !self.kind.loses_work());
         let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
-        format!("{head}{detail}{}", self.lost_work())
+        // The sentence of a fault begins with what was lost.
+        let is_said = self.kind == IncidentKind::GpuFault && head.contains(": ");
+        let lost = if is_said { String::new() } else { self.lost_work() };
+        format!("{head}{detail}{lost}")
     }
 
     /// Describes the fault and its end, if it has recovered.
@@ -74,6 +87,7 @@ impl Incident {
         let words = SentenceWords {
             daemon: self.daemon.as_str(),
             after: self.time_to_recovery_ms().map(recovery_words).unwrap_or_default(),
+            lost: self.lost_work().trim_start_matches("; ").to_owned(),
             suspected: self.suspicion_words(),
             who: self.who(&named),
             gone,
@@ -123,8 +137,8 @@ impl Incident {
     fn suspicion_words(&self) -> String {
         match self.suspected().as_slice() {
             [] => String::new(),
-            [one] => format!(" (suspected: {})", self.named(one)),
-            several => format!(" (suspected: {})", counted(several.len(), "process")),
+            [one] => format!(". Suspected: {}", self.named(one)),
+            several => format!(". Suspected: {}", counted(several.len(), "process")),
         }
     }
 

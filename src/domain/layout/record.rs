@@ -120,19 +120,30 @@ pub enum DriftKind {
     OtherSize,
 }
 
+impl PartitionDrift {
+    /// Returns the difference in words, with the beginning of the ID alone, which most IDs of a GPU differ in.
+    pub fn brief(&self) -> String {
+        let id = self.id.to_string();
+        self.words(&match id.trim_end_matches('A') {
+            short if short.len() + 2 < id.len() => format!("{short}…"),
+            _ => id.clone(),
+        })
+    }
+
+    fn words(&self, id: &str) -> String {
+        let chunks = counted(self.chunks, "chunk");
+        match (self.kind, &self.partition) {
+            (DriftKind::Missing, Some(name)) => format!("partition {name} ({id}) was removed"),
+            (DriftKind::OtherSize, Some(name)) => format!("partition {name} ({id}) now has {chunks}"),
+            (_, Some(name)) => format!("partition {name} of {chunks} ({id}) was added"),
+            (_, None) => format!("a partition of {chunks} ({id}) was added"),
+        }
+    }
+}
+
 impl std::fmt::Display for PartitionDrift {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { gpu, id, chunks, .. } = self;
-        match (self.kind, &self.partition) {
-            (DriftKind::Missing, Some(name)) => write!(f, "partition {name} ({gpu}/{id}) is gone"),
-            (DriftKind::OtherSize, Some(name)) => {
-                write!(f, "partition {name} ({gpu}/{id}) has {}", counted(*chunks, "chunk"))
-            }
-            (_, Some(name)) => write!(f, "partition {name} ({gpu}/{id}) is not the layout's"),
-            (_, None) => {
-                write!(f, "partition {gpu}/{id} of {} is not the layout's", counted(*chunks, "chunk"))
-            }
-        }
+        f.write_str(&self.words(&format!("{}/{}", self.gpu, self.id)))
     }
 }
 

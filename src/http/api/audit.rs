@@ -51,7 +51,7 @@ pub(super) async fn list(
 ) -> Answer<List<AuditRecord>> {
     let page = Page::parse(query.cursor.as_deref(), query.limit)?;
     let AuditQuery { actor: of, target, outcome, since, until, .. } = query;
-    let filter = AuditFilter { actor: of, target, outcome, since, until };
+    let filter = AuditFilter { actor: of, target, outcome, since, until, changes_only: false };
     Ok(axum::Json(app.service.audit(&ctx, &filter, &page).await?.into()))
 }
 

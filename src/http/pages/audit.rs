@@ -1,21 +1,23 @@
-//! The audit log: who did what, with the spec before and after each change.
+//! The audit log: who changed what, as sentences, with each changed field before and after.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use axum::Router;
 use axum::routing::get;
-use serde_json::Value;
+use jiff::tz::TimeZone;
 
 use super::frame::Section;
 use super::lists::{ListQuery, list_page};
-use crate::domain::audit::{AuditOutcome, AuditRecord, Head};
+use super::reads::uids_of;
+use crate::domain::audit::{AuditOutcome, AuditRecord, Deed, FieldChange, Head, actor_words};
+use crate::domain::moment::parse_moment;
 use crate::http::AppState;
 use crate::http::extract::Call;
 use crate::http::problem::Reply;
 use crate::service::access::audit::AuditFilter;
 
 /// Fields of the filter.
-const FILTER: [&str; 3] = ["actor", "target", "outcome"];
+const FILTER: [&str; 6] = ["actor", "target", "outcome", "since", "until", "routine"];
 
 pub(super) fn router() -> Router<AppState> {
     Router::new().route("/audit", get(list))
@@ -23,84 +25,72 @@ pub(super) fn router() -> Router<AppState> {
 
 list_page!(AuditPage, "audit.html", AuditRow, head: Option<Head>);
 
-/// A row, and what it changed.
+/// A row as a sentence, and what it changed.
 struct AuditRow {
-    record: AuditRecord,
-    /// Link to its target.
-    subject: Option<String>,
+    /// Its actor by name.
+    author: String,
+    deed: Deed,
+    /// The page of its target.
+    page: Option<String>,
+    /// Addresses of the list of its actor's rows, and of those about its target.
+    same_actor: String,
+    same_target: String,
     changes: Vec<FieldChange>,
-}
-
-/// A changed field.
-#[derive(Debug, PartialEq, Eq)]
-struct FieldChange {
-    field: String,
-    before: Option<String>,
-    after: Option<String>,
+    record: AuditRecord,
 }
 
 async fn list(call: Call, query: ListQuery) -> Reply {
     let service = &call.app.service;
     let entries = async {
+        let moment = |name| query.parsed(name, |text| parse_moment(text, call.now(), &TimeZone::system()));
         let filter = AuditFilter {
             actor: query.text("actor").map(str::to_owned),
             target: query.text("target").map(str::to_owned),
             outcome: query.one_of("outcome", "an outcome", AuditOutcome::ALL, AuditOutcome::as_str)?,
-            since: None,
-            until: None,
+            since: moment("since")?,
+            until: moment("until")?,
+            // A search for an object finds its leases.
+            changes_only: query.text("routine").is_none()
+                && !query.text("target").is_some_and(|target| target.contains("/leases/")),
         };
         service.audit(&call.ctx, &filter, &query.page()?).await
     };
-    let page = query.list(&call, Section::Audit, &FILTER, entries).await?.map(AuditRow::of);
+    let page = query.list(&call, Section::Audit, &FILTER, entries).await?;
+    let names = service.user_names(uids_of(page.list.rows.iter().map(|row| row.actor.as_str()))).await;
+    let page = page.map(|record| AuditRow::of(record, &names, &query));
     let head = if page.list.refused.is_empty() { Some(service.audit_head(&call.ctx).await?) } else { None };
     Ok(page.answer(|page| AuditPage { page, head }))
 }
 
 impl AuditRow {
-    fn of(record: AuditRecord) -> Self {
-        let has_page = ["daemons/", "tenants/", "layouts/", "tokens/", "operations/", "replays/"];
-        let is_one = |target: &str| {
-            let names = has_page.iter().find_map(|kind| target.strip_prefix(kind));
-            names.is_some_and(|name| !name.is_empty() && !name.contains(['{', '/']))
-        };
+    fn of(record: AuditRecord, names: &BTreeMap<u32, String>, query: &ListQuery) -> Self {
         Self {
-            // A resource whose creation was refused does not exist.
-            subject: (is_one(&record.target) && is_made(&record)).then(|| format!("/{}", record.target)),
-            changes: changes(record.before.as_deref(), record.after.as_deref()),
+            author: actor_words(&record.actor, |uid| names.get(&uid).cloned()),
+            deed: record.deed(),
+            page: page_of(&record),
+            same_actor: query.with("actor", &record.actor),
+            same_target: query.with("target", &record.target),
+            changes: record.changes(),
             record,
         }
     }
+}
+
+/// The page of a row's target, if there is one.
+fn page_of(record: &AuditRecord) -> Option<String> {
+    let has_page =
+        ["daemons", "tenants", "layouts", "tokens", "operations", "replays", "incidents", "clients"];
+    let mut parts = record.target.split('/');
+    let (kind, name) = (parts.next()?, parts.next()?);
+    // A resource whose creation was refused does not exist.
+    let is_one = has_page.contains(&kind) && !name.is_empty() && !name.contains('{');
+    (is_one && is_made(record)).then(|| format!("/{kind}/{name}"))
 }
 
 /// Returns true if the target of an attempt existed before it, or exists since.
 fn is_made(record: &AuditRecord) -> bool {
     let creates = record.action.starts_with("PUT ") || record.action.starts_with("POST ");
     record.outcome == AuditOutcome::Done || record.before.is_some() || !creates
-}
-
-/// The changed fields.
-fn changes(before: Option<&str>, after: Option<&str>) -> Vec<FieldChange> {
-    let read = |text: Option<&str>| match text.map(serde_json::from_str::<Value>) {
-        Some(Ok(Value::Object(fields))) => fields,
-        _ => serde_json::Map::new(),
-    };
-    let (before, after) = (read(before), read(after));
-    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-    let text = |value: Option<&Value>| {
-        value.filter(|value| !value.is_null()).map(|value| match value {
-            Value::String(text) => text.clone(),
-            value => value.to_string(),
-        })
-    };
-    names
-        .into_iter()
-        .filter(|name| before.get(*name) != after.get(*name))
-        .map(|name| FieldChange {
-            field: name.clone(),
-            before: text(before.get(name)),
-            after: text(after.get(name)),
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -114,7 +104,7 @@ mod tests {
                 "id": 1, "at": "2026-11-25T05:03:49.123Z", "actor": "root", "granted": "admin", "origin": "socket", "previous": "", "hash": "",
                 "action": action, "target": target, "outcome": outcome, "before": before,
             });
-            AuditRow::of(serde_json::from_value(record).expect("a row")).subject
+            page_of(&serde_json::from_value(record).expect("a row"))
         };
         let put = "PUT /api/v1/layouts/{name}";
         let link = Some("/layouts/prod".to_owned());
@@ -126,24 +116,15 @@ mod tests {
         assert_eq!(row("DELETE /api/v1/layouts/{name}", "layouts/prod", AuditOutcome::Refused, None), link);
         assert_eq!(row(put, "layouts/{name}", AuditOutcome::Done, None), None);
         assert_eq!(row("POST /api/v1/layouts/import", "layouts", AuditOutcome::Done, None), None);
-    }
-
-    #[test]
-    fn only_changed_fields_are_shown() {
-        let changed = changes(
-            Some(r#"{"daemon":"gpu0", "uid": 0,"sms":32,"labels":{}}"#),
-            Some(r#"{"daemon":"gpu0", "uid": 0,"labels":{"a":"b"}}"#),
-        );
-        let change = |field: &str, before: Option<&str>, after: Option<&str>| FieldChange {
-            field: field.into(),
-            before: before.map(Into::into),
-            after: after.map(Into::into),
-        };
+        // What was done to an object is shown on its page.
         assert_eq!(
-            changed,
-            [change("labels", Some("{}"), Some(r#"{"a":"b"}"#)), change("sms", Some("32"), None)]
+            row(
+                "POST /api/v1/incidents/{id}/acknowledge",
+                "incidents/5/acknowledge",
+                AuditOutcome::Done,
+                None
+            ),
+            Some("/incidents/5".to_owned())
         );
-        assert_eq!(changes(None, Some(r#"{"daemon":"gpu0"}"#)), [change("daemon", None, Some("gpu0"))]);
-        assert!(changes(None, None).is_empty() && changes(Some("no JSON"), None).is_empty());
     }
 }

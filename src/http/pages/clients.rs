@@ -20,7 +20,7 @@ use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::{Problem, Reply};
-use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::page::Page;
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::{ServiceError, WriteOptions};
 
@@ -63,7 +63,7 @@ struct ClientPage {
     gpus: GpuDisplayNames,
     /// Last known data of a client that is gone, with the incident in which it lost its work.
     gone: Option<AffectedClient>,
-    incident: Option<i64>,
+    incident: Option<(i64, String)>,
     events: Vec<Event>,
 }
 
@@ -80,11 +80,14 @@ async fn show(call: Call, Path(id): Path<ClientId>) -> Reply {
     };
     let (mut gone, mut incident) = (events.iter().find_map(Event::client), None);
     if let (None, Some(first)) = (&client, events.last()) {
-        let since = IncidentFilter { since: Some(first.at), ..IncidentFilter::default() };
-        for view in service.incidents(ctx, since, &Page::first(MAX_LIMIT)).await?.items {
+        // The daemon and the time bound what is read.
+        let daemon = events.iter().find_map(|event| event.subject.daemon.clone());
+        let its =
+            IncidentFilter { affected: Some(id), daemon, since: Some(first.at), ..IncidentFilter::default() };
+        for view in service.incidents(ctx, its, &Page::first(1)).await?.items {
             let lost = view.affected.into_iter().find(|lost| lost.client.client == Some(id));
             if let Some(lost) = lost {
-                (gone, incident) = (Some(lost.client), Some(view.id));
+                (gone, incident) = (Some(lost.client), Some((view.id, view.summary)));
             }
         }
     }

@@ -24,7 +24,8 @@ use crate::service::page::Page;
 /// The newest incidents of a daemon among which an event's own is looked for.
 const INCIDENTS: u32 = 100;
 /// Fields of the filter.
-const FILTER: [&str; 8] = ["type", "severity", "daemon", "tenant", "gpu", "client", "operation", "within"];
+const FILTER: [&str; 9] =
+    ["type", "severity", "daemon", "tenant", "gpu", "client", "operation", "incident", "within"];
 /// Periods of the filter, in words and in milliseconds.
 const WITHIN: [(&str, &str, i64); 3] = [
     ("1h", "the last hour", 60 * 60 * 1000),
@@ -41,7 +42,7 @@ list_page!(EventsPage, "events.html", Event);
 impl EventsPage {
     /// Filter fields that are not in the form, and that links set.
     fn brought(&self) -> impl Iterator<Item = (&str, &str)> {
-        let brought = ["client", "operation", "gpu"];
+        let brought = ["client", "operation", "incident", "gpu"];
         brought.into_iter().map(|name| (name, self.query.text(name))).filter(|(_, value)| !value.is_empty())
     }
 }
@@ -72,6 +73,9 @@ async fn list(call: Call, query: ListQuery) -> Reply {
             tenant: query.parsed("tenant", TenantName::parse)?,
             client: query.parsed("client", ClientId::parse)?,
             operation: query.parsed("operation", uuid::Uuid::parse_str)?,
+            incident: query.parsed("incident", |text| {
+                text.parse().map_err(|_| format!("{text:?} is not an incident: give its number"))
+            })?,
             since: within.map(|(.., back)| call.now() - back),
             ..EventFilter::default()
         };

@@ -19,6 +19,7 @@ pub(super) enum Section {
     Operations,
     Events,
     Incidents,
+    Timeline,
     Audit,
     Tokens,
     Settings,
@@ -57,6 +58,7 @@ const MENU: [(&str, &[MenuSection]); 4] = [
         "What happened",
         &[
             (Section::Incidents, "/incidents", "Incidents", None),
+            (Section::Timeline, "/timeline", "Timeline", Some(Role::Viewer)),
             (Section::Operations, "/operations", "Operations", None),
             (Section::Events, "/events", "Events", None),
             (Section::Audit, "/audit", "Audit", Some(Role::Admin)),

@@ -86,6 +86,14 @@ impl ListQuery {
         }
     }
 
+    /// The address of the first page with one field of the filter set to another value.
+    pub(super) fn with(&self, name: &str, value: &str) -> String {
+        let mut query = self.query.clone();
+        query.replace(name, value);
+        query.remove("cursor");
+        Self { path: self.path.clone(), query }.at(None)
+    }
+
     /// The page of a section with the rows that were found, or the error of its filter or cursor; errors of the filter's `fields` are
     /// shown beside them.
     pub(super) async fn list<T>(
@@ -108,7 +116,8 @@ impl ListQuery {
         // New entries would change it, where they come by themselves.
         frame.live = is_first && refused.is_empty() && !matches!(section, Section::Audit | Section::Tokens);
         let list = Listing { rows: paged.items, page_links, refused, is_first };
-        Ok(ListPage { frame, list, query: self.query.clone(), fields, daemons: Vec::new() })
+        let address = self.at(self.text("cursor"));
+        Ok(ListPage { frame, list, address, query: self.query.clone(), fields, daemons: Vec::new() })
     }
 
     /// Links to other pages.
@@ -138,6 +147,8 @@ impl<T> Listing<T> {
 pub(super) struct ListPage<T> {
     pub(super) frame: Frame,
     pub(super) list: Listing<T>,
+    /// Its address.
+    pub(super) address: String,
     /// The query as it was written.
     pub(super) query: Form,
     /// The fields of the filter.
@@ -167,10 +178,10 @@ impl<T> ListPage<T> {
 
     /// Converts each row.
     pub(super) fn map<U>(self, row: impl FnMut(T) -> U) -> ListPage<U> {
-        let Self { frame, list, query, fields, daemons } = self;
+        let Self { frame, list, address, query, fields, daemons } = self;
         let Listing { rows, page_links, refused, is_first } = list;
         let list = Listing { rows: rows.into_iter().map(row).collect(), page_links, refused, is_first };
-        ListPage { frame, list, query, fields, daemons }
+        ListPage { frame, list, address, query, fields, daemons }
     }
 
     /// The response, with the status of the error of the filter.
@@ -237,6 +248,7 @@ mod tests {
             list_query.page_links(None).first.as_deref(),
             Some("/events?type=client.%2Cdaemon.&who=a+b")
         );
+        assert_eq!(list_query.with("daemon", "gpu 0"), "/events?type=client.%2Cdaemon.&who=a+b&daemon=gpu+0");
         let plain = ListQuery { path: "/events".to_owned(), query: Form::parse(b"daemon=") };
         assert_eq!(plain.at(None), "/events");
         assert!(plain.page_links(None).is_empty());

@@ -197,7 +197,7 @@ pub(super) async fn log_out(
 }
 
 /// A redirect target on this server, whatever the login address contains.
-fn local(target: &str) -> Option<&str> {
+pub(super) fn local(target: &str) -> Option<&str> {
     let inside = target.starts_with('/') && !target.starts_with("//");
     // Browsers treat a backslash as a slash, and drop control characters.
     let plain = target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');

@@ -33,6 +33,7 @@ mod sharing;
 mod spec_form;
 mod strip;
 mod tenants;
+mod timeline;
 mod tokens;
 mod vitals;
 
@@ -67,6 +68,7 @@ pub(super) fn router(state: &AppState) -> (Router<AppState>, FormTargets) {
         .merge(operations::router())
         .merge(events::router())
         .merge(incidents::router())
+        .merge(timeline::router())
         .merge(audit::router())
         .merge(tokens::router())
         .merge(settings::router());

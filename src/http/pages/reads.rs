@@ -1,5 +1,7 @@
 //! Reads that several pages make for their caller.
 
+use std::collections::BTreeSet;
+
 use super::gpus::{GpuDisplayNames, GpuRow};
 use super::sharing::{SharingPicture, of_a_card};
 use crate::domain::event::{Event, EventFilter};
@@ -10,6 +12,11 @@ use crate::service::daemons::DaemonView;
 use crate::service::events::Order;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
+
+/// The users of this host among some actors of the audit log.
+pub(super) fn uids_of<'a>(actors: impl IntoIterator<Item = &'a str>) -> BTreeSet<u32> {
+    actors.into_iter().filter_map(|actor| actor.strip_prefix("uid ")?.parse().ok()).collect()
+}
 
 impl Call {
     /// The present time, in unix milliseconds.

@@ -10,9 +10,12 @@ use askama::Template;
 use axum::response::{IntoResponse as _, Redirect};
 use serde::de::DeserializeOwned;
 
+use super::format::Moment;
 use super::forms::{FieldDifference, Form, FormErrors, SpecField, add_new, field_of, without_errors};
+use super::reads::uids_of;
 use super::{rendered, with_status};
 use crate::domain::access::Right;
+use crate::domain::audit::{AuditRecord, actor_words};
 use crate::http::extract::{Call, Path};
 use crate::http::problem::{Problem, Reply};
 use crate::service::{FieldError, ServiceError, WriteOptions, etag};
@@ -160,12 +163,19 @@ async fn outdated<S: FormSpec>(call: &Call, name: S::Name, mut form: Form, error
     let noun = S::NOUN;
     let draft = match S::stored(call, &name).await {
         Ok(stored) => {
+            let why = if form.text(REVISION).is_empty() {
+                format!(
+                    "The form came without the revision of the {noun} on which it was opened, so that it may be older than the {noun}. Your \
+                     values are kept: overwrite the stored ones with them, or discard them.",
+                )
+            } else {
+                format!(
+                    "{}, after you opened the form. Your values are kept: overwrite the stored ones with them, or discard them.",
+                    last_change::<S>(call, &name, "changed").await?
+                )
+            };
             form.replace(REVISION, stored.text(REVISION));
             let conflict = S::used(&form, call.now()).differences(&stored, S::FIELDS);
-            let why = format!(
-                "Someone else changed this {noun} after you opened the form. Your values are kept: overwrite the stored ones with \
-                 them, or discard them.",
-            );
             SpecDraft {
                 refused: FormErrors::whole_form(why),
                 conflict: Some(conflict),
@@ -176,7 +186,8 @@ async fn outdated<S: FormSpec>(call: &Call, name: S::Name, mut form: Form, error
             form.replace("name", name.to_string());
             form.remove(REVISION);
             let why = format!(
-                "Someone else deleted {noun} {name} after you opened the form. Your values are kept: saving them creates a new {noun}.",
+                "{}, after you opened the form. Your values are kept: saving them creates a new {noun}.",
+                last_change::<S>(call, &name, "deleted").await?
             );
             SpecDraft { refused: FormErrors::whole_form(why), ..SpecDraft::new(None, form) }
         }
@@ -187,6 +198,27 @@ async fn outdated<S: FormSpec>(call: &Call, name: S::Name, mut form: Form, error
         error => error,
     };
     Ok(with_status(&S::page(call, draft).await?, Some(Problem::of(error, &ctx.actor))))
+}
+
+/// Names who changed or deleted a resource, and when, by the audit log.
+async fn last_change<S: FormSpec>(call: &Call, name: &S::Name, verb: &str) -> Result<String, ServiceError> {
+    let Call { app, ctx } = call;
+    let (what, target) = (format!("{verb} {} {name}", S::NOUN), format!("{}s/{name}", S::NOUN));
+    let is_meant = |row: &AuditRecord| match verb {
+        "deleted" => row.deed().verb == verb,
+        _ => row.after.is_some() && row.changed_spec(),
+    };
+    let Some(row) = app.service.last_change(ctx, target, is_meant).await? else {
+        return Ok(format!("Someone else {what}"));
+    };
+    let names = app.service.user_names(uids_of([row.actor.as_str()])).await;
+    let who = match actor_words(&row.actor, |uid| names.get(&uid).cloned()) {
+        _ if row.actor == ctx.actor.subject.to_string() => "Your own login".to_owned(),
+        who => who.replace("the manager", "The manager"),
+    };
+    let deed = row.deed();
+    let how = if verb == "changed" && !deed.rest.is_empty() { format!(" ({deed})") } else { String::new() };
+    Ok(format!("{who} {what} at {}{how}", Moment(row.at)))
 }
 
 /// The form again, with everything that is wrong in it.

@@ -86,7 +86,7 @@ impl Backend {
         T: Send + 'static,
         F: for<'c> FnOnce(Transaction<'c>) -> BoxFuture<'c, Result<(T, TransactionEnd)>> + Send + 'static,
     {
-        let (attempt, clock) = (permit.attempt(), self.parts.clock);
+        let (attempt, clock, applied) = (permit.attempt(), self.parts.clock, permit.applied());
         let mut record = ChangeRecord::of(permit, attempt.is_none())?;
         transact!(self.parts.store, write(), |db| {
             let Some(AttemptedAction { target, .. }) = attempt else {
@@ -102,11 +102,27 @@ impl Backend {
                 if matches!(target, Target::Other(_)) {
                     record.specs.extend(new_layouts(&mut *db, written).await?);
                 }
-                record.specs.insert(target, (before, after));
+                record.specs.insert(target, with_applied(before, after, applied));
                 record.write(db, clock.unix_ms()).await?;
             }
             Ok((value, end))
         })
+    }
+}
+
+/// Adds what is to be applied to the specs of a target: alone, unless the same request wrote a new version.
+fn with_applied(
+    before: Option<Value>,
+    after: Option<Value>,
+    applied: Option<Value>,
+) -> (Option<Value>, Option<Value>) {
+    match (applied, after) {
+        (None, after) => (before, after),
+        (Some(applied), Some(mut version)) if before.as_ref() != Some(&version) => {
+            version["applied"] = applied;
+            (before, Some(version))
+        }
+        (Some(applied), _) => (None, Some(serde_json::json!({ "applied": applied }))),
     }
 }
 

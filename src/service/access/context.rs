@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use serde_json::{Value, json};
+
 use crate::clock::Clock;
 use crate::domain::DaemonName;
 use crate::domain::access::{Actor, Principal, Right};
 use crate::domain::audit::{AttemptedAction, Target};
 use crate::domain::event::EventCause;
+use crate::domain::layout::VersionRef;
 use crate::service::Result;
 
 /// A key that identifies a repeated request, with a digest of the request.
@@ -64,7 +67,7 @@ impl RequestContext {
     /// Refuses an actor without this right.
     pub fn require(&self, right: Right<'_>) -> Result<Permit> {
         self.actor.may(right)?;
-        Ok(Permit { ctx: self.clone(), target: None, adoption: false })
+        Ok(Permit { ctx: self.clone(), target: None, adoption: false, applied: None })
     }
 
     /// Returns the change that the request attempts, for the audit log; `None` if it only reads.
@@ -88,6 +91,7 @@ pub struct Permit {
     ctx: RequestContext,
     target: Option<Target>,
     adoption: bool,
+    applied: Option<Value>,
 }
 
 impl Permit {
@@ -101,6 +105,18 @@ impl Permit {
     #[must_use]
     pub(in crate::service) fn adopting(self, daemon: DaemonName) -> Self {
         Self { adoption: true, ..self.on(Target::Daemon(daemon)) }
+    }
+
+    /// For the application or the replay of a version of a layout to a daemon, whose spec an operation changes later.
+    #[must_use]
+    pub(in crate::service) fn applying(self, layout: &VersionRef, daemon: &DaemonName) -> Self {
+        let applied = json!({ "layout": layout.name, "version": layout.version, "daemon": daemon });
+        Self { applied: Some(applied), ..self }
+    }
+
+    /// Returns what is to be applied, for the audit log.
+    pub(in crate::service) fn applied(&self) -> Option<Value> {
+        self.applied.clone()
     }
 
     /// The request.

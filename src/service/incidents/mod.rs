@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use self::presence::PresenceOnGpu;
 use crate::domain::access::{Actor, Right};
+use crate::domain::audit::Target;
 use crate::domain::daemon::FaultHolder;
 use crate::domain::event::{DomainEvent, Severity};
 use crate::domain::fault::GpuFaultReport;
@@ -273,7 +274,9 @@ impl Service {
         request: AcknowledgeRequest,
         options: WriteOptions,
     ) -> Result<IncidentView, ServiceError> {
-        let permit = ctx.require(Right::Operate)?;
+        // Of several, each has its own row in the audit log.
+        let target = Target::Other(format!("incidents/{id}/acknowledge"));
+        let permit = ctx.require(Right::Operate)?.on(target);
         let backend = self.with(&permit);
         backend.refuse_read_only().await?;
         let note = checked_note(request.note)?;

@@ -216,6 +216,7 @@ impl Service {
         refuse_blocked(&plan, Allowed { recreate: request.recreate, drain: request.drain.is_some() })?;
         refuse_another(&plan, request.plan.as_deref())?;
         let Projected { daemon, active, .. } = projected;
+        let permit = permit.applying(&active.version_ref(), &daemon.name);
         let before = daemon.spec.layout.map(|layout| layout.drift_policy);
         let drift_policy = request.drift_policy.or(before).unwrap_or_default();
         let ActiveLayout { name, version, gpu_map, .. } = active;

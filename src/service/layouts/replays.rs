@@ -158,6 +158,7 @@ impl Service {
             }
         };
         let clock = ctx.clock;
+        let permit = permit.applying(&active.version_ref(), &daemon.name);
         let (id, cause, now) = (clock.new_id(), ReplayCause::Requested, clock.unix_ms());
         let provenance = recorded.map(|recorded| recorded.provenance.clone());
         let replay = Replay::new(id, daemon.name, active, cause, expected, now);

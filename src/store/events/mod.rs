@@ -387,6 +387,9 @@ fn select(
     condition(&mut query, "client = ?", filter.client.map(|client| client.to_string()));
     condition(&mut query, "operation = ?", filter.operation.map(|id| id.to_string()));
     condition(&mut query, "json_extract(cause, '$.id') = ?", filter.cause);
+    let of_incident =
+        "id IN (SELECT value FROM json_each((SELECT content FROM incidents WHERE id = ?), '$.events'))";
+    condition(&mut query, of_incident, filter.incident);
     condition(&mut query, "id >= ?", filter.from);
     condition(&mut query, "at >= ?", filter.since);
     condition(&mut query, "at < ?", filter.until);

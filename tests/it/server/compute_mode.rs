@@ -120,7 +120,7 @@ fn externally_changed_mode_is_set_again() {
     let changed = incident(&host, "drift", |one| one["occurrences"] == 2);
     let summary = changed["summary"].as_str().unwrap();
     assert!(
-        summary.starts_with("another program changed a compute mode of gpu0 twice, which is restored"),
+        summary.starts_with("Another program changed a compute mode of gpu0 twice, which is restored"),
         "{summary}"
     );
     assert!(summary.contains("was in mode prohibited instead of exclusive_process"), "{summary}");

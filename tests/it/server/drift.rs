@@ -82,7 +82,7 @@ fn reported_drift_stays_and_ends_readiness() {
     let changes = host.changes("gpu0");
     host.control("gpu0", CHANGE);
     let message = host.await_reason("gpu0", "SettingsDrifted");
-    assert!(message.contains("default active thread percentage is 30.0 instead of 50.0"), "{message}");
+    assert!(message.contains("default active thread percentage is 30 % instead of 50 %"), "{message}");
     let condition = host.condition("gpu0", "SettingsDrifted").unwrap();
     assert_eq!((&condition["status"], &condition["reason"]), (&json!(true), &json!("ChangedByOthers")));
     let refused = host.run("demo", &["true"]);

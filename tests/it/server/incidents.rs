@@ -112,7 +112,7 @@ fn fault_incident_names_suspect_affected_and_unaffected() {
     for part in parts.into_iter().chain(["Recovered:", "What to do:", "GPU 0 (GPU-"]) {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    let beginning = format!(" {}: gpu0 had a fatal GPU error", fault["id"]);
+    let beginning = format!(" {}: Fatal GPU fault on gpu0", fault["id"]);
     let names_it = |words: &[&str]| {
         let shown = String::from_utf8_lossy(&host.cli(words).stdout).into_owned();
         let mut lines = shown.lines().filter(|line| line.starts_with("Incident:"));
@@ -124,11 +124,11 @@ fn fault_incident_names_suspect_affected_and_unaffected() {
     assert!(!names_it(&["gpu", "get", "1"]));
     let status = host.cli(&["status"]);
     let text = String::from_utf8_lossy(&status.stdout).into_owned();
-    assert!(text.contains("Incidents") && text.contains("fatal GPU error"), "{text}");
+    assert!(text.contains("Incidents") && text.contains("Fatal GPU fault"), "{text}");
     let console = page(&host, "/");
-    assert!(console.contains("fatal GPU error") && console.contains("View incident"), "{console}");
+    assert!(console.contains("Fatal GPU fault") && console.contains("View incident"), "{console}");
     for at in ["/daemons/gpu0", "/tenants/batch", "/gpus/0", "/incidents"] {
-        assert!(page(&host, at).contains("fatal GPU error"), "{at}");
+        assert!(page(&host, at).contains("Fatal GPU fault"), "{at}");
     }
     let acknowledged = host.cli(&["incident", "acknowledge", &fault["id"].to_string(), "--note", "seen"]);
     assert!(acknowledged.status.success(), "{}", stderr_of(&acknowledged));
@@ -225,7 +225,7 @@ fn killed_server_and_drift_are_incidents_that_recover() {
     host.control("gpu0", "set_default_active_thread_percentage 30");
     let drift = incident(&host, "drift", recovered);
     let detail = drift["detail"].as_str().expect("text");
-    assert!(detail.contains("default active thread percentage is 30.0 instead of 50.0"), "{drift}");
+    assert!(detail.contains("default active thread percentage is 30 % instead of 50 %"), "{drift}");
     assert_eq!((&drift["severity"], &drift["affected"]), (&json!("warning"), &json!([])));
 }
 
@@ -424,7 +424,7 @@ fn incidents_are_filtered_in_the_console() {
     let host = InProcess::ready();
     host.control("gpu0", "set_default_active_thread_percentage 30");
     incident(&host, "drift", recovered);
-    let shown = |query: &str| page(&host, &format!("/incidents?{query}")).contains("another program changed");
+    let shown = |query: &str| page(&host, &format!("/incidents?{query}")).contains("Another program changed");
     assert!(shown("acknowledged=no") && shown("state=recovered&tenant="));
     assert!(!shown("acknowledged=yes") && !shown("tenant=demo"));
 }

@@ -17,10 +17,25 @@
     fractionalSecondDigits: 3 });
   const exactEarlier = new Intl.DateTimeFormat([], { ...earlier.resolvedOptions(), fractionalSecondDigits: 3 });
 
+  // The distance from now, in the largest unit of which there is a whole one.
+  function distance(at, now) {
+    const seconds = Math.round((now - at) / 1000);
+    const [length, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([length]) => Math.abs(seconds) >= length) ?? [1, "s"];
+    const count = Math.trunc(Math.abs(seconds) / length);
+    if (Math.abs(seconds) < 5) return "just now";
+    return seconds > 0 ? `${count} ${unit} ago` : `in ${count} ${unit}`;
+  }
+
   function formatTime(element) {
     const at = new Date(element.dateTime);
     if (Number.isNaN(at.getTime())) return;
     const now = new Date();
+    if (element.hasAttribute("data-relative")) {
+      element.title = exactEarlier.format(at);
+      const text = distance(at, now);
+      if (element.textContent !== text) element.textContent = text;
+      return;
+    }
     const isToday = at.toDateString() === now.toDateString();
     let format = isToday ? today : earlier;
     if (element.hasAttribute("data-exact")) format = isToday ? exact : exactEarlier;
@@ -31,6 +46,10 @@
   function formatTimes(root) {
     for (const element of root.querySelectorAll("time[datetime]")) formatTime(element);
   }
+
+  setInterval(() => {
+    for (const element of document.querySelectorAll("time[data-relative]")) formatTime(element);
+  }, 10_000);
 
   // Functions that complete the page; they run at first, and after each new part of it.
   const enhancements = [formatTimes];

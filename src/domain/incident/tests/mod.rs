@@ -310,7 +310,7 @@ fn repeated_drift_reopens_until_acknowledged() {
     assert_eq!((journal.only().occurrences, journal.only().time_to_recovery_ms()), (3, Some(0)));
     assert_eq!(
         journal.only().summary(),
-        "another program changed settings of gpu0 3 times, which are restored: memory limit is 1G instead of 8G"
+        "Another program changed settings of gpu0 3 times, which are restored: memory limit is 1G instead of 8G"
     );
     let acknowledged = Acknowledgement { at: journal.at, by: Some("admin".into()), note: None };
     journal.incidents[0].incident.acknowledged = Some(acknowledged);
