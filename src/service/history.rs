@@ -94,11 +94,12 @@ impl Service {
         Ok(HistoryView { span, step_s, series: series.collect() })
     }
 
-    /// Returns the number of each tenant's colour in pictures.
+    /// Returns the number of each tenant's colour in pictures, of those that the user may see.
     pub async fn tenant_colours(&self, ctx: &RequestContext) -> Result<BTreeMap<TenantName, u8>> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let tenants = backend.stored_tenants().await?;
-        Ok(tenants.iter().map(|tenant| (tenant.name.clone(), tenant.directory.colour())).collect())
+        let seen = tenants.iter().filter(|tenant| ctx.actor.sees(Some(&tenant.name)));
+        Ok(seen.map(|tenant| (tenant.name.clone(), tenant.directory.colour())).collect())
     }
 
     /// Returns the vitals of all GPUs in the last hour, from memory.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::gpus::{GpuDisplayNames, GpuRow};
 use super::sharing::{SharingPicture, of_a_card};
+use crate::domain::audit::ChangeGroup;
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::http::extract::Call;
@@ -16,6 +17,15 @@ use crate::service::tenants::clients::{ClientFilter, ClientView};
 /// The users of this host among some actors of the audit log.
 pub(super) fn uids_of<'a>(actors: impl IntoIterator<Item = &'a str>) -> BTreeSet<u32> {
     actors.into_iter().filter_map(|actor| actor.strip_prefix("uid ")?.parse().ok()).collect()
+}
+
+/// Changes of one author, as pages show them.
+pub(super) struct ChangeLine {
+    /// Time of the newest, in unix milliseconds.
+    pub(super) at: i64,
+    pub(super) sentence: String,
+    /// Link to their rows of the audit.
+    pub(super) href: String,
 }
 
 impl Call {
@@ -82,6 +92,27 @@ impl Call {
     pub(super) async fn clients(&self, filter: ClientFilter) -> Result<Vec<ClientView>, ServiceError> {
         let all = Page::first(MAX_LIMIT);
         Ok(self.app.service.clients(&self.ctx, &filter, false, &all).await?.items)
+    }
+
+    /// The changes since a time, grouped, with their authors by name; the newest first.
+    pub(super) async fn what_changed(
+        &self,
+        since: i64,
+        most: usize,
+    ) -> Result<Vec<ChangeLine>, ServiceError> {
+        let groups = self.app.service.what_changed(&self.ctx, since, most).await?;
+        let actors = groups.iter().map(|group| group.actor.as_str());
+        let names = self.app.service.user_names(uids_of(actors)).await;
+        let line = |group: ChangeGroup| {
+            let (field, value) = match &group.target {
+                Some(target) => ("target", target),
+                None => ("actor", &group.actor),
+            };
+            let query = form_urlencoded::Serializer::new(String::new()).append_pair(field, value).finish();
+            let sentence = group.sentence(|uid| names.get(&uid).cloned());
+            ChangeLine { at: group.at, sentence, href: format!("/audit?{query}") }
+        };
+        Ok(groups.into_iter().map(line).collect())
     }
 
     /// The newest events that match a filter, at most this many.

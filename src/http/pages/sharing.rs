@@ -201,3 +201,8 @@ fn length(of: u64, scale: u64) -> f64 {
     (of as f64 / scale as f64 * 10_000.0).round() / 100.0
 }
 
+/// Returns the colours of tenants on some GPUs.
+pub(super) fn colours<'s>(sharing: impl IntoIterator<Item = &'s GpuSharing>) -> Colours {
+    let tenants = sharing.into_iter().flat_map(|sharing| &sharing.tenants);
+    tenants.map(|tenant| (tenant.name.clone(), tenant.colour)).collect()
+}

@@ -33,6 +33,11 @@ pub(super) trait FormSpec: DeserializeOwned {
     /// The right that writing it takes.
     const RIGHT: Right<'static> = Right::Administer;
 
+    /// Looks up what was typed for something else, such as the name of a user for its number.
+    async fn prepared(_call: &Call, form: Form) -> Form {
+        form
+    }
+
     /// Removes values that the choices of the form make unused, and converts durations from now on into times.
     fn used(form: &Form, _now: i64) -> Form {
         form.clone()
@@ -108,6 +113,7 @@ pub(super) async fn change<S: FormSpec>(call: Call, Path(name): Path<S::Name>, f
 /// Creates a resource, or changes the one that was edited.
 async fn save<S: FormSpec>(call: &Call, edited: Option<S::Name>, form: Form) -> Reply {
     call.ctx.require(S::RIGHT)?;
+    let form = S::prepared(call, form).await;
     if form.ticked("check") {
         return Ok(rendered(&S::page(call, SpecDraft::new(edited, form)).await?));
     }

@@ -10,7 +10,7 @@ use super::format::{Lasting, Moment};
 use super::frame::{Frame, Section};
 use super::gpus::GpuDisplayNames;
 use super::lists::ListQuery;
-use super::reads::uids_of;
+use super::reads::ChangeLine;
 use super::rendered;
 use crate::domain::access::Right;
 use crate::domain::client::ClientId;
@@ -267,23 +267,14 @@ fn lane(
 
 /// The changes in the window, with their authors.
 async fn flags(call: &Call, window: TimeWindow) -> Result<Vec<ChangeFlag>, crate::service::ServiceError> {
-    let groups = call.app.service.what_changed(&call.ctx, window.from, FLAGS).await?;
-    let names = call.app.service.user_names(uids_of(groups.iter().map(|group| group.actor.as_str()))).await;
-    let flag = |group: crate::domain::audit::ChangeGroup| {
-        let filter = match &group.target {
-            Some(target) => ("target", target),
-            None => ("actor", &group.actor),
-        };
-        let mut query = form_urlencoded::Serializer::new(String::new());
-        query.append_pair(filter.0, filter.1);
-        ChangeFlag {
-            x: window.x(group.at),
-            at: Moment(group.at),
-            sentence: group.sentence(|uid| names.get(&uid).cloned()),
-            href: format!("/audit?{}", query.finish()),
-        }
+    let changes = call.what_changed(window.from, FLAGS).await?;
+    let flag = |change: ChangeLine| ChangeFlag {
+        x: window.x(change.at),
+        at: Moment(change.at),
+        sentence: change.sentence,
+        href: change.href,
     };
-    Ok(groups.into_iter().map(flag).collect())
+    Ok(changes.into_iter().map(flag).collect())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::domain::access::Right;
 use crate::domain::audit::{AuditOutcome, AuditRecord, ChangeGroup, Head, what_changed};
-use crate::host::user::name_of_user;
+use crate::host::user::{name_of_user, number_of_user};
 use crate::service::access::context::RequestContext;
 use crate::service::page::{MAX_LIMIT, Page, Paged};
 use crate::service::{Backend, Result, Service};
@@ -64,6 +64,12 @@ impl Service {
         let named = move || uids.into_iter().filter_map(|uid| Some((uid, name_of_user(uid)?))).collect();
         // The user database may be a server elsewhere.
         tokio::task::spawn_blocking(named).await.unwrap_or_default()
+    }
+
+    /// The number of a user of this host, or the reason why it is not known.
+    pub async fn user_number(&self, name: String) -> Result<u32, String> {
+        let numbered = tokio::task::spawn_blocking(move || number_of_user(&name)).await;
+        numbered.unwrap_or_else(|error| Err(error.to_string()))
     }
 
     /// The head of the hash chain.

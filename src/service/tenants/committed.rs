@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::cache::TenantsOfDaemons;
+use crate::domain::DaemonName;
 use crate::domain::access::Right;
 use crate::domain::daemon::Daemon;
 use crate::domain::tenant::Tenant;
-use crate::domain::{DaemonName, TenantName};
 use crate::service::access::context::RequestContext;
 use crate::service::{Backend, Result, Service};
 use crate::store::{self, StoreError};
@@ -21,13 +21,6 @@ impl Service {
             *counts.entry(tenant.spec.daemon.clone()).or_default() += 1;
         }
         Ok(counts)
-    }
-
-    /// The number of each tenant's colour in pictures.
-    pub async fn tenant_colours(&self, ctx: &RequestContext) -> Result<BTreeMap<TenantName, u8>> {
-        let backend = self.with(&ctx.require(Right::View)?);
-        let tenants = backend.stored_tenants().await?;
-        Ok(tenants.iter().map(|tenant| (tenant.name.clone(), tenant.directory.colour())).collect())
     }
 }
 

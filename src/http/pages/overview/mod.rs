@@ -3,6 +3,8 @@
 mod attention;
 mod tenants;
 
+use std::collections::BTreeMap;
+
 use askama::Template;
 use axum::response::{IntoResponse as _, Redirect};
 
@@ -13,8 +15,11 @@ use super::format::{Amount, Tone};
 use super::frame::{Frame, Section};
 use super::gpus::GpuRow;
 use super::operations::{OperationSummary, under_way};
+use super::reads::ChangeLine;
 use super::rendered;
 use super::sharing::{FEW_GPUS, MemoryBar, SharingPicture};
+use super::vitals::VitalFigure;
+use crate::domain::GpuUuid;
 use crate::domain::count::counted;
 use crate::domain::event::{Event, EventFilter, EventType};
 use crate::domain::incident::IncidentFilter;
@@ -26,6 +31,10 @@ use crate::service::tenants::TenantFilter;
 
 /// Events shown.
 const EVENTS: u32 = 8;
+/// Groups of changes shown.
+const CHANGES: usize = 5;
+/// A day, in milliseconds.
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 #[derive(Template)]
 #[template(path = "overview.html")]
@@ -36,6 +45,9 @@ struct OverviewPage {
     under_way: Vec<OperationSummary>,
     daemons: Vec<DaemonSummary>,
     gpus: Vec<(GpuRow, Option<SharingPicture>)>,
+    vitals: BTreeMap<GpuUuid, Vec<VitalFigure>>,
+    /// Changes of the last day, for admins.
+    changes: Vec<ChangeLine>,
     events: Vec<Event>,
 }
 
@@ -125,7 +137,20 @@ pub(super) async fn show(call: Call) -> Reply {
     attention.sort_by_key(|item| item.tone);
     let under_way = under_way(&call, None).await?;
     let frame = call.frame(Section::Overview, "Overview").await.live();
-    Ok(rendered(&OverviewPage { frame, banner, attention, under_way, daemons, gpus, events }))
+    let vitals = call.vitals(gpus.iter().map(|(row, _)| &row.gpu))?;
+    let changes =
+        if frame.administers() { call.what_changed(call.now() - DAY_MS, CHANGES).await? } else { Vec::new() };
+    Ok(rendered(&OverviewPage {
+        frame,
+        banner,
+        attention,
+        under_way,
+        daemons,
+        gpus,
+        vitals,
+        changes,
+        events,
+    }))
 }
 
 /// Event types that matter to an operator: readers, and what always follows from another event, would push out the relevant

@@ -18,7 +18,6 @@ use crate::domain::json::missing_field;
 use crate::domain::prediction::Prediction;
 use crate::domain::tenant::TenantSpec;
 use crate::domain::{DaemonName, TenantName, rfc3339};
-use crate::host::user::number_of_user;
 use crate::http::extract::{Call, Query};
 use crate::http::problem::{Problem, Reply};
 use crate::service::page::{MAX_LIMIT, Page};
@@ -27,6 +26,9 @@ use crate::service::{FieldError, ServiceError, WriteOptions};
 
 /// The ways to state a share of the SMs.
 const SHARES: [(&str, &str); 2] = [("sms", "sms"), ("percentage", "active_thread_percentage")];
+
+/// The field that holds why a typed user is not known.
+const UNKNOWN_USER: &str = "unknown-user";
 
 #[derive(Template)]
 #[template(path = "tenant_form.html")]
@@ -98,6 +100,7 @@ async fn users_of(Call { app, ctx }: &Call, daemon: &DaemonName) -> Result<BTree
 /// The prediction beside the form, for a script that requests it as its user types.
 pub(super) async fn predict(call: Call, form: Form) -> Reply {
     call.ctx.require(Right::Administer)?;
+    let form = TenantSpec::<GpuRef>::prepared(&call, form).await;
     let outcome = outcome(&call, &form, form.text(REVISION).is_empty()).await?;
     Ok(rendered(&PredictionPart { outcome }))
 }
@@ -175,13 +178,6 @@ async fn unplaced(
     ))
 }
 
-/// Returns the number of a user whose name was typed instead of it.
-fn user(form: &Form) -> Option<Result<u32, String>> {
-    let typed = form.text("uid");
-    let is_name = typed.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
-    is_name.then(|| number_of_user(typed))
-}
-
 /// The label of a field of the spec.
 fn label(field: &str) -> &str {
     spec_form::label::<TenantSpec<GpuRef>>(field).unwrap_or(if field == "name" { "Name" } else { field })
@@ -205,14 +201,23 @@ impl FormSpec for TenantSpec<GpuRef> {
         ("expires_at", Shape::Time, "Expiry"),
     ];
 
+    async fn prepared(call: &Call, mut form: Form) -> Form {
+        form.remove(UNKNOWN_USER);
+        let typed = form.text("uid").to_owned();
+        if typed.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_') {
+            match call.app.service.user_number(typed).await {
+                Ok(uid) => form.replace("uid", uid.to_string()),
+                Err(why) => form.set(UNKNOWN_USER, why),
+            }
+        }
+        form
+    }
+
     fn used(form: &Form, now: i64) -> Form {
         let mut form = form.clone();
         if let Ok(ttl) = parse_duration(form.text("expires_at")) {
             let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
             form.replace("expires_at", rfc3339::format(now.saturating_add(ttl)));
-        }
-        if let Some(Ok(uid)) = user(&form) {
-            form.replace("uid", uid.to_string());
         }
         for (share, field) in SHARES {
             if form.text("share") != share {
@@ -223,8 +228,9 @@ impl FormSpec for TenantSpec<GpuRef> {
     }
 
     fn unfilled(form: &Form) -> Option<FieldError> {
-        if let Some(Err(detail)) = user(form) {
-            return Some(FieldError { pointer: "/uid".to_owned(), detail });
+        if !form.text(UNKNOWN_USER).is_empty() {
+            let (pointer, detail) = ("/uid".to_owned(), form.text(UNKNOWN_USER).to_owned());
+            return Some(FieldError { pointer, detail });
         }
         let chosen = SHARES.iter().find(|(share, _)| form.text("share") == *share);
         let (_, field) = chosen.filter(|(_, field)| form.text(field).is_empty())?;
