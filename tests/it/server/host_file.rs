@@ -289,7 +289,7 @@ fn host_capacity_is_sum_of_its_daemons() {
     let host = InProcess::ready();
     let capacity = || host.api().get("/api/v1/host").ok()["capacity"].clone();
     assert_eq!(capacity(), Value::Null);
-    assert!(!page(&host, "/").contains("Capacity of the host"));
+    assert!(!page(&host, "/").contains("that the GPUs are divided among"));
     let text = "
 version: v1
 templates:
@@ -300,7 +300,7 @@ daemons:
 ";
     host.api().succeeds(&put(&host, text, ""));
     assert_eq!(capacity(), 8);
-    assert!(page(&host, "/").contains("Capacity of the host: 8 clients"));
+    assert!(page(&host, "/").contains("of 8 that the GPUs are divided among"));
     let output = host.cli(&["status"]);
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains(": 2 GPUs, capacity 8 clients, driver "), "{shown}");
