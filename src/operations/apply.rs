@@ -27,7 +27,7 @@ pub(super) async fn run(
     let change = DesiredLayoutChange { active, applied: None, recreate, from_empty: false };
     let done = match undo {
         Some(undo) => Err(undo.into()),
-        None => drained_and_applied(engine, operation, change, drain).await,
+        None => Box::pin(drained_and_applied(engine, operation, change, drain)).await,
     };
     let Err(stop) = done else { return Ok(()) };
     if drain.is_some() && !engine.has_written(operation).await? {

@@ -466,7 +466,7 @@ impl std::fmt::Display for DaemonOccupants {
 async fn occupants(engine: &Engine, emptied: &Emptied<'_>) -> Result<DaemonOccupants> {
     let mut occupants = all_occupants(engine, emptied.daemons()).await?;
     if let Emptied::Partitions { daemon, active } = emptied {
-        let inside = engine.in_removed_partitions(daemon, active).await?;
+        let inside = Box::pin(engine.in_removed_partitions(daemon, active)).await?;
         occupants.retain(inside.known);
         occupants.unknown = inside.unknown_in;
     }

@@ -65,6 +65,9 @@ pub struct HistorySeries {
     pub points: Vec<HistoryPoint>,
 }
 
+/// A measure with its points.
+pub type MeasureLine = (Measure, Vec<HistoryPoint>);
+
 impl Service {
     /// Returns the history of a tenant or of a GPU.
     pub async fn history(
@@ -103,10 +106,7 @@ impl Service {
     }
 
     /// Returns the vitals of all GPUs in the last hour, from memory.
-    pub fn vitals_history(
-        &self,
-        ctx: &RequestContext,
-    ) -> Result<BTreeMap<GpuUuid, Vec<(Measure, Vec<HistoryPoint>)>>> {
+    pub fn vitals_history(&self, ctx: &RequestContext) -> Result<BTreeMap<GpuUuid, Vec<MeasureLine>>> {
         let backend = self.with(&ctx.require(Right::View)?);
         let lines = backend.recent.history().lines(|line| line.tenant.is_none());
         let mut gpus: BTreeMap<GpuUuid, Vec<_>> = BTreeMap::new();

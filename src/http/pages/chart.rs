@@ -186,7 +186,7 @@ impl Chart {
     }
 
     /// The value of a line at a time; a dash if it was not polled yet, or not recently.
-    pub(super) fn value(&self, panel: &Panel, line: &ChartLine, moment: &Moment) -> String {
+    pub(super) fn value(&self, panel: &Panel, line: &ChartLine, moment: Moment) -> String {
         let before = line.points.partition_point(|(at, _)| *at <= moment.0);
         let last = before.checked_sub(1).map(|place| line.points[place]);
         let last = last.filter(|(at, _)| moment.0 - at <= 3 * self.every_ms);
@@ -301,7 +301,7 @@ mod tests {
         let chart = chart(1_000, &[(1_003, 2.0)], HistorySpan::Hour);
         let newest = chart.moments().next().expect("rows");
         let clients = panel(&chart, "clients");
-        assert_eq!(chart.value(clients, &clients.lines[0], &newest), "2 clients");
+        assert_eq!(chart.value(clients, &clients.lines[0], newest), "2 clients");
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
         let chart = chart(2_000 + HOUR, &[(1_000, 1.0), (1_000 + HOUR, 2.0)], HistorySpan::Hour);
         let clients = panel(&chart, "clients");
         let formatted: Vec<String> =
-            chart.moments().map(|at| chart.value(clients, &clients.lines[0], &at)).collect();
+            chart.moments().map(|at| chart.value(clients, &clients.lines[0], at)).collect();
         assert_eq!(formatted.len(), 13);
         assert_eq!(
             (formatted[0].as_str(), formatted[1].as_str(), formatted[12].as_str()),
