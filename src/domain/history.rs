@@ -29,7 +29,7 @@ const POINTS: usize = 721;
 /// Lines at most; the vitals of GPUs come before those of tenants.
 pub const LINES: usize = 1024;
 
-/// What a line of the history measures.
+/// Quantity that a line of the history measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
@@ -135,7 +135,7 @@ pub struct HistoryLine {
     pub tenant: Option<TenantName>,
     /// The GPU; `None` for all that a tenant has.
     pub gpu: Option<GpuUuid>,
-    /// What is measured.
+    /// Quantity that is measured.
     pub measure: Measure,
 }
 

@@ -306,8 +306,9 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Writes another spec. A change of the expiry ends a drain.
+    /// Writes another spec. A change of the expiry ends a drain, and on another daemon nothing holds it.
     pub fn change(&mut self, spec: TenantSpec, now: i64) {
+        self.held &= self.spec.daemon == spec.daemon;
         if self.spec.expires_at != spec.expires_at {
             (self.draining, self.finished) = (false, false);
         }
@@ -526,5 +527,25 @@ mod tests {
             let text = format!(r#"{{"daemon":"gpu0", "uid": 0,"expires_at":{wrong}}}"#);
             assert!(serde_json::from_str::<TenantSpec>(&text).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn tenant_that_moves_is_held_no_more() {
+        let mut tenant = Tenant {
+            name: TenantName::parse("web").expect("a name"),
+            spec: spec(r#"{"daemon":"gpu1","uid":0}"#),
+            generation: 1,
+            daemon_generation: 1,
+            created_at: 0,
+            updated_at: 0,
+            directory: TenantDirectory::parse("0123456789").expect("a directory"),
+            draining: false,
+            finished: false,
+            held: true,
+        };
+        tenant.change(spec(r#"{"daemon":"gpu1","uid":0,"sms":32}"#), 1);
+        assert!(tenant.is_closed(1) && !tenant.has_expired(1), "it stays, and is deleted by nobody");
+        tenant.change(spec(r#"{"daemon":"gpu0","uid":0}"#), 2);
+        assert!(!tenant.is_closed(2));
     }
 }

@@ -55,7 +55,7 @@ pub struct HistoryView {
 /// Points of one measure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct HistorySeries {
-    /// What is measured, which determines the unit of the values.
+    /// Quantity that is measured, which determines the unit of the values.
     pub measure: Measure,
     /// The tenant; `null` for vitals of a GPU.
     pub tenant: Option<TenantName>,

@@ -152,7 +152,8 @@ pub async fn put(db: &mut Db, tenants: &[&Tenant]) -> Result<()> {
             " ON CONFLICT (name) DO UPDATE
              SET daemon = excluded.daemon, spec = excluded.spec, generation = excluded.generation,
                  daemon_generation = excluded.daemon_generation, updated_at = excluded.updated_at, expires_at = excluded.expires_at,
-                 draining = excluded.draining, finished = excluded.finished",
+                 draining = excluded.draining, finished = excluded.finished,
+                 held_by = CASE WHEN daemon = excluded.daemon THEN held_by END",
         );
         query.build().execute(&mut *db).await?;
     }

@@ -78,7 +78,7 @@ pub struct LayoutBlocker {
     pub message: String,
 }
 
-/// What a request allows, so that it does not block.
+/// Allowances of a request, which then do not block it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allowed {
     /// Partitions that stay may be recreated.

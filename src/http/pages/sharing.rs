@@ -23,7 +23,7 @@ pub(super) fn of_a_card(gpus: usize) -> usize {
 pub(super) struct SharingPicture {
     pub(super) sms: Option<SmPicture>,
     pub(super) memory: Option<MemoryBar>,
-    /// What is left to give, in one sentence; empty where nothing is known.
+    /// Sentence on what is left to give; empty where nothing is known.
     pub(super) left: String,
     /// True if more was given than there is.
     pub(super) is_negative: bool,

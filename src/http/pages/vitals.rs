@@ -22,7 +22,7 @@ pub(super) struct VitalFigure {
     pub(super) label: &'static str,
     pub(super) value: String,
     pub(super) unit: &'static str,
-    /// What the value is compared with, as `of 700 W`; empty for nothing.
+    /// Value that it is compared with, as `of 700 W`; empty for nothing.
     pub(super) note: String,
     /// True for errors.
     pub(super) is_bad: bool,

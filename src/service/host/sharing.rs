@@ -1,4 +1,4 @@
-//! Who shares the GPUs of each daemon.
+//! Sharing of the GPUs of each daemon.
 
 use std::collections::BTreeMap;
 

@@ -73,7 +73,7 @@ async fn reported_drift_is_left_and_ends_readiness() {
     let condition = host.condition(ConditionType::SettingsDrifted).expect("reported");
     assert_eq!((condition.status, condition.reason), (true, ConditionReason::ChangedByOthers));
     let ready = host.condition(ConditionType::Ready).expect("always there");
-    let message = "default active thread percentage is 30.0 instead of 50.0";
+    let message = "default active thread percentage is 30 % instead of 50 %";
     assert!(!ready.status && ready.message.contains(message), "{ready:?}");
     tokio::time::sleep(3 * POLL_INTERVAL).await;
     host.handle().fresh(TIMEOUT).await.expect("read");

@@ -91,7 +91,7 @@ struct DaemonPage {
     banner: Banner,
     row: DaemonSummary,
     gpus: GpuDisplayNames,
-    /// Who shares its GPUs.
+    /// Pictures of its GPUs.
     pictures: Vec<(GpuRow, SharingPicture)>,
     settings: Vec<DaemonSettingRow>,
     clients: Vec<ClientView>,

@@ -81,7 +81,7 @@ struct GpuPage {
     banner: Banner,
     row: GpuRow,
     daemon: Option<DaemonView>,
-    /// Who shares it; `None` where no daemon has it.
+    /// Picture of its sharing; `None` where no daemon has it.
     picture: Option<SharingPicture>,
     /// Partitions enforced by thread percentages, which reserve nothing.
     shares: Vec<PartitionStatus>,

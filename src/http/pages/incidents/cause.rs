@@ -1,4 +1,4 @@
-//! What the page of an incident makes of it: facts about the cause with their worth, the clients that lost work by tenant, and actions.
+//! Parts of an incident's page: facts about the cause with their worth, the clients that lost work by tenant, and actions.
 
 use crate::domain::TenantName;
 use crate::domain::access::Role;

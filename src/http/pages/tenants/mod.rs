@@ -122,7 +122,7 @@ struct TenantPage {
     /// True if the user may see the host's daemons and GPUs.
     of_host: bool,
     gpus: GpuDisplayNames,
-    /// Who shares its GPUs, for users of the host.
+    /// Pictures of its GPUs, for users of the host.
     pictures: Vec<(GpuRow, SharingPicture)>,
     settings: Vec<TenantSettingRow>,
     verification: Verification,
