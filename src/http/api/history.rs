@@ -16,10 +16,9 @@ use crate::service::history::{HistoryOf, HistoryView};
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct HistoryQuery {
-    /// The span up to now, with a point every 5 s of an hour, every minute of 6 h, every 10 min of 24 h, and every hour of 7 d; an hour by
-    /// default.
+    /// The span up to now; by default 1h. A point stands for 5 s of an hour, a minute of 6 h, 10 min of 24 h, an hour of 7 d.
     #[serde(default)]
-    #[param(inline, default = "1h")]
+    #[param(inline)]
     span: HistorySpan,
 }
 
