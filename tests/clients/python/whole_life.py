@@ -92,6 +92,7 @@ def probes_and_host(host):
     assert view.simulated and view.gpus == 2
     gpus = host.call("list_gpus").items
     assert host.call("get_gpu", "0").uuid == gpus[0].uuid
+    assert host.call("get_gpu_history", "0").step_s == 5
     problem = host.call("replace_gpu", "0", body=m.ReplaceGpuRequest(with_="1"), expect=409)
     assert isinstance(problem, m.Problem) and problem.type_.endswith(":conflict")
     confirm = m.ConfirmHostRequest(machine_id="0" * 32)
@@ -112,6 +113,7 @@ def life_of_a_tenant(host):
     spec.max_clients = 3
     assert host.call("put_tenant", "web", body=spec, dry_run=True).spec.max_clients == 3
     assert host.call("get_tenant", "web").spec.max_clients == 2
+    assert host.call("get_tenant_history", "web").step_s == 5
     host.call("put_tenant", "web", body=spec, if_match=tag)
     late = host.call("put_tenant", "web", body=spec, if_match=tag, expect=412)
     assert late.type_ == "urn:mps-manager:problem:precondition-failed"

@@ -121,6 +121,8 @@ async function probesAndHost(a: Host): Promise<void> {
   const gpus = await meant(200, api.GET("/api/v1/gpus"));
   const path = { gpu: "0" };
   assert.equal((await meant(200, api.GET("/api/v1/gpus/{gpu}", { params: { path } }))).uuid, gpus.items[0]?.uuid);
+  const vitals = await meant(200, api.GET("/api/v1/gpus/{gpu}/history", { params: { path, query: { span: "6h" } } }));
+  assert.equal(vitals.step_s, 60);
   const replace = api.POST("/api/v1/gpus/{gpu}/replace", { params: { path }, body: { with: "1" } });
   assert((await refused(409, replace)).type.endsWith(":conflict"));
   const confirm = api.POST("/api/v1/host/confirm", { body: { machine_id: "0".repeat(32) } });
@@ -151,6 +153,8 @@ async function lifeOfATenant(a: Host): Promise<void> {
   await ready(a);
   const now = await meant(200, api.GET(tenant, { params: { path, query: { fresh: true } } }));
   assert.equal(now.spec.device_memory_limit, 4 * 2 ** 30);
+  const use = await meant(200, api.GET("/api/v1/tenants/{name}/history", { params: { path } }));
+  assert.equal(use.span, "1h");
   const each = { ...body, device_memory_limit: { "0": "1G" } };
   const limited = await meant(200, api.PUT(tenant, { params: { path, query: { dry_run: true } }, body: each }));
   assert.deepEqual(Object.values(limited.spec.device_memory_limit ?? {}), [2 ** 30]);
