@@ -48,9 +48,9 @@ fn opposite(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant], limited: bool)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DaemonName;
     use crate::daemon::DaemonSpec;
-    use crate::testing::{h200, spec};
-    use crate::{DaemonName, TenantDirectory};
+    use crate::testing::{self, h200};
 
     fn daemon(extra: &str) -> Daemon {
         let json = format!("{{\"gpus\":[\"{}\",\"{}\"]{extra}}}", h200(0).uuid, h200(1).uuid);
@@ -60,18 +60,7 @@ mod tests {
     }
 
     fn tenant(name: &str, extra: &str) -> Tenant {
-        Tenant {
-            name: TenantName::parse(name).expect("a name"),
-            spec: spec(&format!("{{\"daemon\":\"gpu0\",\"uid\":0{extra}}}")),
-            generation: 1,
-            daemon_generation: 1,
-            created_at: 0,
-            updated_at: 0,
-            directory: TenantDirectory::parse("0123456789").expect("a directory"),
-            draining: false,
-            finished: false,
-            held: false,
-        }
+        testing::tenant(name, &format!("{{\"daemon\":\"gpu0\",\"uid\":0{extra}}}"))
     }
 
     #[test]

@@ -169,30 +169,15 @@ fn difference(of: u64, and: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{h200, spec};
-    use crate::{DaemonName, TenantDirectory};
-
-    fn tenant((name, json): &(&str, &str)) -> Tenant {
-        Tenant {
-            name: TenantName::parse(name).expect("a name"),
-            spec: spec(json),
-            generation: 1,
-            daemon_generation: 1,
-            created_at: 0,
-            updated_at: 0,
-            directory: TenantDirectory::parse("0123456789").expect("a directory"),
-            draining: false,
-            finished: false,
-            held: false,
-        }
-    }
+    use crate::DaemonName;
+    use crate::testing::{h200, tenant};
 
     fn sharing(extra: &str, tenants: &[(&str, &str)]) -> GpuSharing {
         let json = format!("{{\"gpus\":[\"{}\"]{extra}}}", h200(0).uuid);
         let (name, spec) = (DaemonName::parse("gpu0"), serde_json::from_str(&json));
         let (name, spec) = (name.expect("a name"), spec.expect("a daemon"));
         let daemon = Daemon { name, spec, revision: 1, generation: 1, created_at: 0, updated_at: 0 };
-        let tenants: Vec<Tenant> = tenants.iter().map(tenant).collect();
+        let tenants: Vec<Tenant> = tenants.iter().map(|(name, json)| tenant(name, json)).collect();
         let tenants: Vec<&Tenant> = tenants.iter().collect();
         let shared = SharedDaemon {
             daemon: &daemon,

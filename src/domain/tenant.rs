@@ -478,7 +478,7 @@ pub struct WaitingProcess {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::spec;
+    use crate::testing::{spec, tenant};
 
     #[test]
     fn a_spec_that_contradicts_itself_names_the_field() {
@@ -531,18 +531,7 @@ mod tests {
 
     #[test]
     fn tenant_that_moves_is_held_no_more() {
-        let mut tenant = Tenant {
-            name: TenantName::parse("web").expect("a name"),
-            spec: spec(r#"{"daemon":"gpu1","uid":0}"#),
-            generation: 1,
-            daemon_generation: 1,
-            created_at: 0,
-            updated_at: 0,
-            directory: TenantDirectory::parse("0123456789").expect("a directory"),
-            draining: false,
-            finished: false,
-            held: true,
-        };
+        let mut tenant = Tenant { held: true, ..tenant("web", r#"{"daemon":"gpu1","uid":0}"#) };
         tenant.change(spec(r#"{"daemon":"gpu1","uid":0,"sms":32}"#), 1);
         assert!(tenant.is_closed(1) && !tenant.has_expired(1), "it stays, and is deleted by nobody");
         tenant.change(spec(r#"{"daemon":"gpu0","uid":0}"#), 2);

@@ -1,8 +1,8 @@
 //! Values that unit tests begin with, compiled for the tests of each package that names this file.
 
-use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu};
-use crate::domain::tenant::TenantSpec;
+use crate::domain::tenant::{Tenant, TenantSpec};
+use crate::domain::{GpuUuid, TenantDirectory, TenantName};
 
 /// An H200 with this index.
 pub(crate) fn h200(index: u32) -> Gpu {
@@ -25,4 +25,20 @@ pub(crate) fn h200(index: u32) -> Gpu {
 /// The specification that a JSON text is.
 pub(crate) fn spec(json: &str) -> TenantSpec {
     serde_json::from_str(json).expect("spec")
+}
+
+/// A tenant of this name with the specification that a JSON text is.
+pub(crate) fn tenant(name: &str, json: &str) -> Tenant {
+    Tenant {
+        name: TenantName::parse(name).expect("a name"),
+        spec: spec(json),
+        generation: 1,
+        daemon_generation: 1,
+        created_at: 1,
+        updated_at: 1,
+        directory: TenantDirectory::parse("0123456789").expect("a directory"),
+        draining: false,
+        finished: false,
+        held: false,
+    }
 }

@@ -194,7 +194,7 @@ mod tests {
     use super::super::{Store, daemons};
     use super::*;
     use crate::domain::daemon::DaemonSpec;
-    use crate::testing::{h200, spec};
+    use crate::testing::{h200, spec, tenant};
 
     #[tokio::test]
     async fn expiry_is_kept_found_and_removed() {
@@ -212,18 +212,8 @@ mod tests {
                         [("late", until(200)), ("stays", stays.clone()), ("early", until(100))]
                     {
                         let directory = TenantDirectory::new([text.as_bytes()[0]; 5]);
-                        let tenant = Tenant {
-                            name: name(text),
-                            spec,
-                            generation: 1,
-                            daemon_generation: 1,
-                            created_at: 1,
-                            updated_at: 1,
-                            directory,
-                            draining: false,
-                            finished: false,
-                            held: false,
-                        };
+                        let tenant =
+                            Tenant { spec, directory, ..tenant(text, r#"{"daemon":"gpu0","uid":0}"#) };
                         put(&mut *db, &[&tenant]).await?;
                     }
                     let late = get(&mut *db, &name("late")).await?.expect("there");

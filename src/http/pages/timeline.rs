@@ -16,6 +16,7 @@ use crate::domain::access::Right;
 use crate::domain::client::ClientId;
 use crate::domain::count::{counted, joined};
 use crate::domain::event::{Event, EventFilter, EventType};
+use crate::domain::history::HistorySpan;
 use crate::domain::incident::IncidentFilter;
 use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
@@ -26,12 +27,9 @@ use crate::service::incidents::IncidentView;
 use crate::service::page::{MAX_LIMIT, Page};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 
-/// Spans of the timeline, in words and in milliseconds.
-const SPANS: [(&str, &str, i64); 3] = [
-    ("1h", "1 hour", 60 * 60 * 1000),
-    ("6h", "6 hours", 6 * 60 * 60 * 1000),
-    ("24h", "24 hours", 24 * 60 * 60 * 1000),
-];
+/// Spans of the timeline, in words.
+const SPANS: [(HistorySpan, &str); 3] =
+    [(HistorySpan::Hour, "1 hour"), (HistorySpan::SixHours, "6 hours"), (HistorySpan::Day, "24 hours")];
 /// Most rows of clients in a lane.
 const ROWS: usize = 12;
 /// Most changes that have a flag.
@@ -50,7 +48,7 @@ pub(super) fn router() -> Router<AppState> {
 #[template(path = "timeline.html")]
 struct TimelinePage {
     frame: Frame,
-    span: &'static str,
+    span: HistorySpan,
     window: TimeWindow,
     lanes: Vec<Lane>,
     /// Changes, the newest first; none for users who may not read the audit log.
@@ -137,9 +135,9 @@ struct ChangeFlag {
 async fn show(call: Call, query: ListQuery) -> Reply {
     let Call { app, ctx } = &call;
     ctx.require(Right::View)?;
-    let span = query.one_of("span", "a span", SPANS.map(|(name, ..)| name), |name| name)?.unwrap_or("1h");
-    let length = SPANS.iter().find(|(name, ..)| *name == span).map_or(0, |(.., length)| *length);
-    let window = TimeWindow { from: call.now() - length, until: call.now() };
+    let offered = SPANS.map(|(span, _)| span);
+    let span = query.one_of("span", "a span", offered, HistorySpan::as_str)?.unwrap_or_default();
+    let window = TimeWindow { from: call.now() - span.ms(), until: call.now() };
     let filter = EventFilter {
         types: vec![EventType::ClientConnected, EventType::ClientLeft],
         since: Some(window.from),

@@ -22,6 +22,7 @@ use super::vitals::VitalFigure;
 use crate::domain::GpuUuid;
 use crate::domain::count::counted;
 use crate::domain::event::{Event, EventFilter, EventType};
+use crate::domain::history::HistorySpan;
 use crate::domain::incident::IncidentFilter;
 use crate::domain::shares;
 use crate::http::extract::Call;
@@ -33,8 +34,6 @@ use crate::service::tenants::TenantFilter;
 const EVENTS: u32 = 8;
 /// Groups of changes shown.
 const CHANGES: usize = 5;
-/// A day, in milliseconds.
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 #[derive(Template)]
 #[template(path = "overview.html")]
@@ -138,8 +137,11 @@ pub(super) async fn show(call: Call) -> Reply {
     let under_way = under_way(&call, None).await?;
     let frame = call.frame(Section::Overview, "Overview").await.live();
     let vitals = call.vitals(gpus.iter().map(|(row, _)| &row.gpu))?;
-    let changes =
-        if frame.administers() { call.what_changed(call.now() - DAY_MS, CHANGES).await? } else { Vec::new() };
+    let changes = if frame.administers() {
+        call.what_changed(call.now() - HistorySpan::Day.ms(), CHANGES).await?
+    } else {
+        Vec::new()
+    };
     Ok(rendered(&OverviewPage {
         frame,
         banner,
