@@ -21,6 +21,8 @@ const LONGEST: usize = 4 << 20;
 /// An error that the driver reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedXid {
+    /// Time at which it was logged, since the start of the host.
+    pub logged: Duration,
     /// Age of the message.
     pub age: Duration,
     /// The GPU's PCI address as the kernel writes it: `0000:06:00`.
@@ -31,16 +33,26 @@ pub struct LoggedXid {
 
 /// Returns the errors in the kernel's log, oldest first.
 pub fn xids(log: &Path) -> io::Result<Vec<LoggedXid>> {
-    let now = clock_gettime(ClockId::Monotonic);
-    let now = Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0));
+    let now = uptime();
     Ok(messages(log)?.lines().filter_map(|line| xid(line, now)).collect())
+}
+
+/// Returns the present time, as the log counts it.
+pub fn uptime() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 fn xid(line: &str, now: Duration) -> Option<LoggedXid> {
     let (head, rest) = line.split_once(";NVRM: Xid (PCI:")?;
     let (pci, report) = rest.split_once("): ")?;
     let logged = Duration::from_micros(head.split(',').nth(2)?.parse().ok()?);
-    Some(LoggedXid { age: now.saturating_sub(logged), pci: pci.to_owned(), report: report.to_owned() })
+    Some(LoggedXid {
+        logged,
+        age: now.saturating_sub(logged),
+        pci: pci.to_owned(),
+        report: report.to_owned(),
+    })
 }
 
 /// Converts a PCI address of NVML, as `00000000:06:00.0`, to the kernel's form.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use crate::domain::GpuUuid;
 use crate::domain::gpu::Gpu;
@@ -17,14 +17,15 @@ const POLLS: u32 = 12;
 /// Counts the Xids in the kernel's log since its creation, by PCI address.
 pub(super) struct XidCounter {
     polls: u32,
-    read_until: Instant,
+    /// Time of the last message that was counted, or of the beginning, since the start of the host.
+    read_until: Duration,
     /// `None` once the log could not be read: then the number is not known any more.
     counts: Option<BTreeMap<String, u64>>,
 }
 
 impl XidCounter {
     pub(super) fn new() -> Self {
-        Self { polls: 0, read_until: Instant::now(), counts: Some(BTreeMap::new()) }
+        Self { polls: 0, read_until: kernel_log::uptime(), counts: Some(BTreeMap::new()) }
     }
 
     /// Adds the messages since the last reading, at every twelfth call.
@@ -32,13 +33,14 @@ impl XidCounter {
         let is_due = self.polls.is_multiple_of(POLLS);
         self.polls = self.polls.wrapping_add(1);
         let Some(mut counts) = self.counts.take_if(|_| is_due) else { return };
-        let (now, log) = (Instant::now(), log.to_owned());
+        let log = log.to_owned();
         let logged = tokio::task::spawn_blocking(move || kernel_log::xids(&log)).await;
         let Ok(Ok(logged)) = logged else { return };
-        for xid in logged.into_iter().filter(|xid| xid.age < now - self.read_until) {
+        let last = logged.iter().map(|xid| xid.logged).max();
+        for xid in logged.into_iter().filter(|xid| xid.logged > self.read_until) {
             *counts.entry(xid.pci).or_default() += 1;
         }
-        self.read_until = now;
+        self.read_until = self.read_until.max(last.unwrap_or_default());
         self.counts = Some(counts);
     }
 
