@@ -95,6 +95,8 @@ def test_incidents_are_marked_in_charts(own_host, visitor):
     os.kill(daemon, signal.SIGKILL)
     eventually("it is an incident", lambda: host.api("GET", "/incidents?tenant=demo")["items"])
     incident = host.api("GET", "/incidents?tenant=demo")["items"][0]["id"]
+    # A limit is drawn once it was read back from the new daemon.
+    eventually("the limit is in force again", lambda: (host.api("GET", "/tenants/demo")["status"]["effective"] or {}).get("device_memory_limits"))
     page.reload()
     marks = page.locator("p.marks")
     expect(marks.get_by_role("link", name=f"incident {incident}")).to_be_visible()
