@@ -494,3 +494,15 @@ CREATE TRIGGER audit_refuse_delete BEFORE DELETE ON audit
 BEGIN
     SELECT RAISE(ABORT, 'a row of the audit is never deleted');
 END;
+
+-- Other hosts that the console shows beside this one.
+CREATE TABLE saved_hosts (
+    name     TEXT PRIMARY KEY,
+    url      TEXT NOT NULL,
+    -- Certificates to trust there, as PEM; NULL for those of the system.
+    ca       TEXT,
+    -- Encrypted with a key that is not in the database.
+    token    BLOB NOT NULL,
+    saved_at INTEGER NOT NULL,
+    saved_by TEXT NOT NULL
+) STRICT, WITHOUT ROWID;

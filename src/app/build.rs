@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::platform::{DriverWait, Platform, ProbedProgram};
+use super::remote::OverHttp;
 use super::{
     DATABASE, StartupError, durable_records, file_watch, platform, refused, seed, token_file, trial, trusted,
 };
@@ -37,6 +38,7 @@ use crate::service::access::Access;
 use crate::service::access::context::RequestContext;
 use crate::service::events::writer;
 use crate::service::host::startup::NO_MACHINE_ID;
+use crate::service::hosts::TokenSealer;
 use crate::service::{Parts, Service};
 use crate::store::audit_head::AuditHead;
 use crate::store::lock::StateLock;
@@ -184,6 +186,8 @@ impl App {
             streams: usize::try_from(config.events.streams).unwrap_or(usize::MAX),
             health: health.clone(),
             cdi: config.cdi_directory(),
+            remote: Arc::new(OverHttp::default()),
+            host_tokens: TokenSealer::in_directory(&config.state_dir),
             waiting_for_driver: platform.waiting.as_ref().map(|waiting| waiting.missing.clone()),
         });
         service.without_permit().withdraw_engine_files().await;

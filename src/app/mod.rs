@@ -12,6 +12,7 @@ mod file_watch;
 mod host_file;
 mod platform;
 pub mod recording;
+mod remote;
 mod seed;
 mod serve;
 mod token_file;

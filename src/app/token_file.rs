@@ -1,11 +1,10 @@
 //! The admin token, made at the first start and kept in the state directory.
 
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{StartupError, refused};
 use crate::domain::token::Secret;
+use crate::host::durable_file;
 
 /// Reads the admin token; `None` before the first start has made it.
 pub(super) fn read(state_dir: &Path) -> Result<Option<Secret>, StartupError> {
@@ -22,20 +21,11 @@ pub(super) fn read(state_dir: &Path) -> Result<Option<Secret>, StartupError> {
 
 /// Makes the admin token.
 pub(super) fn create(state_dir: &Path) -> Result<Secret, StartupError> {
-    let path: PathBuf = state_dir.join("admin.token");
+    let path = state_dir.join("admin.token");
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(refused)?;
     let token = hex::encode(bytes);
-    // Under another name first: a manager that is killed here must not leave a file that holds half a token.
-    let unfinished = path.with_extension("new");
-    let _ = std::fs::remove_file(&unfinished);
-    std::fs::File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&unfinished)
-        .and_then(|mut file| writeln!(file, "{token}").and_then(|()| file.sync_all()))
-        .and_then(|()| std::fs::rename(&unfinished, &path))
+    durable_file::replace(&path, format!("{token}\n").as_bytes())
         .map_err(|error| StartupError(format!("{}: {error}", path.display())))?;
     Ok(Secret::shown(&token))
 }

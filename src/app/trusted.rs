@@ -8,13 +8,15 @@ use crate::config::Config;
 use crate::domain::TenantDirectory;
 use crate::host::trust::{Content, Trust, Untrusted};
 use crate::mps::process::LONGEST_PATH;
+use crate::service::hosts::HOSTS_KEY;
 use crate::store::audit_head::AUDIT_HEAD;
 use crate::supervisor::tenants_directory;
 
 /// The files of a state directory. Who can read the token is admin; who can read the lock can hold it.
-const STATE: [(&str, Content); 7] = [
+const STATE: [(&str, Content); 8] = [
     ("lock", Content::Secret),
     ("admin.token", Content::Secret),
+    (HOSTS_KEY, Content::Secret),
     (DATABASE, Content::File),
     ("mps-manager.db-wal", Content::File),
     ("mps-manager.db-shm", Content::File),

@@ -1,7 +1,6 @@
 //! Several hosts at once: their names, a connection to each, and the result of a request to each.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,6 +14,7 @@ use super::wait::ProgressLine;
 use crate::client::{Client, ClientError};
 use crate::config::{self, Config};
 use crate::domain::count::counted;
+use crate::domain::saved_host::is_loopback;
 use crate::host::trust::read_text;
 
 /// The heading of these options in `--help`.
@@ -213,12 +213,6 @@ impl FleetArgs {
     }
 }
 
-/// Returns true if an address without a scheme is one of this machine.
-fn is_loopback(name: &str) -> bool {
-    let host = name.rsplit_once(':').map_or(name, |(host, _)| host).trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
 /// Returns the trimmed lines that are not empty, without comments.
 fn listed(text: &str) -> Vec<String> {
     let host_of = |line: &str| {
@@ -294,15 +288,5 @@ mod tests {
         let stray = FleetArgs { token_files: vec![("other".into(), "t".into())], ..fleet };
         let error = stray.hosts(&[]).expect_err("no such host").to_string();
         assert!(error.starts_with("there is a --token-file for other"), "{error}");
-    }
-
-    #[test]
-    fn only_addresses_of_this_machine_go_without_tls() {
-        for name in ["localhost", "localhost:8640", "127.0.0.1:1", "[::1]:8640", "127.0.0.1"] {
-            assert!(is_loopback(name), "{name}");
-        }
-        for name in ["gpu01", "gpu01:8640", "192.0.2.2", "localhost.example:1", "[2001:db8::1]:8640"] {
-            assert!(!is_loopback(name), "{name}");
-        }
     }
 }

@@ -8,6 +8,7 @@ mod tls;
 use std::path::Path;
 
 use reqwest::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH};
+use reqwest::redirect::Policy;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,6 +18,9 @@ use self::socket::TrustedSocket;
 pub use self::stream::Stream;
 use crate::host::trust::Trust;
 use crate::http::api::List;
+
+/// Longest answer that is read, in bytes: a list of 1000 tenants has a few MiB.
+const LONGEST_ANSWER: usize = 64 << 20;
 
 /// A connection to a server.
 pub struct Client {
@@ -59,10 +63,33 @@ impl Client {
 
     /// Over a URL with a token; over TLS its certificate is verified with those of `ca_file`, or the system's.
     pub fn over_url(url: &str, token: Option<String>, ca_file: Option<&Path>) -> Result<Self, ClientError> {
+        Self::connecting(url, token, || {
+            ca_file.map_or_else(|| Ok(tls::trusting_system()), tls::trusting_file)
+        })
+    }
+
+    /// Over a URL with a token; over TLS its certificate is verified with those of a PEM text, or the system's.
+    pub fn trusting(url: &str, token: Option<String>, pem: Option<&str>) -> Result<Self, ClientError> {
+        Self::connecting(url, token, || {
+            match pem {
+            None => Ok(tls::trusting_system()),
+            Some(pem) => tls::trusting(pem).map_err(|why| {
+                ClientError::Address(format!("these are no certificates that can be trusted: {why}; paste the PEM text of the authority"))
+            }),
+        }
+        })
+    }
+
+    /// Over a URL. It follows no redirection, which could take the token elsewhere.
+    fn connecting(
+        url: &str,
+        token: Option<String>,
+        tls: impl FnOnce() -> Result<reqwest::ClientBuilder, ClientError>,
+    ) -> Result<Self, ClientError> {
         let parsed = reqwest::Url::parse(url)
             .map_err(|error| ClientError::Address(format!("{url:?} is not a URL: {error}")))?;
         let http = match parsed.scheme() {
-            "https" => tls::trusting(ca_file)?,
+            "https" => tls()?,
             "http" => tls::none(),
             _ => {
                 return Err(ClientError::Address(format!(
@@ -70,9 +97,33 @@ impl Client {
                 )));
             }
         };
-        let http = http.no_proxy().build().map_err(|error| ClientError::Address(reason(&error)))?;
+        let http = http.no_proxy().redirect(Policy::none()).build();
+        let http = http.map_err(|error| ClientError::Address(reason(&error)))?;
         let base = url.trim_end_matches('/').to_owned();
         Ok(Self { http, socket: None, base, target: url.to_owned(), token })
+    }
+
+    /// Sends a request with a JSON body, for what has this entity tag or, without one, for something new; returns the answer whatever its
+    /// status, with its entity tag.
+    pub async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+        if_match: Option<&str>,
+    ) -> Result<(StatusCode, Option<String>, Vec<u8>), ClientError> {
+        let is_new = method == Method::PUT && if_match.is_none();
+        let mut request = self.request(method, path);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        request = match if_match {
+            Some(tag) => request.header(IF_MATCH, tag),
+            None if is_new => request.header(IF_NONE_MATCH, "*"),
+            None => request,
+        };
+        let response = self.respond(request).await?;
+        Ok((response.status(), tag(&response), self.body(response).await?))
     }
 
     /// Sends a GET.
@@ -242,8 +293,15 @@ impl Client {
         })
     }
 
-    async fn body(&self, response: Response) -> Result<Vec<u8>, ClientError> {
-        Ok(response.bytes().await.map_err(|error| self.unreachable(&error))?.to_vec())
+    async fn body(&self, mut response: Response) -> Result<Vec<u8>, ClientError> {
+        let mut body = Vec::new();
+        while let Some(part) = response.chunk().await.map_err(|error| self.unreachable(&error))? {
+            if body.len() + part.len() > LONGEST_ANSWER {
+                return Err(unreadable(format!("it is longer than {LONGEST_ANSWER} bytes")));
+            }
+            body.extend_from_slice(&part);
+        }
+        Ok(body)
     }
 
     async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T, ClientError> {

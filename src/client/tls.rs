@@ -16,27 +16,34 @@ pub(super) fn none() -> ClientBuilder {
     with_roots(RootCertStore::empty())
 }
 
-/// A client that trusts the certificates of a file, or the system's.
-pub(super) fn trusting(ca_file: Option<&Path>) -> Result<ClientBuilder, ClientError> {
-    let Some(path) = ca_file else {
-        // The only provider of this program; a second call finds it installed.
-        let _ = ring::default_provider().install_default();
-        return Ok(ClientBuilder::new());
-    };
-    let refused = |detail: String| {
+/// A client that trusts the certificates of a PEM file.
+pub(super) fn trusting_file(path: &Path) -> Result<ClientBuilder, ClientError> {
+    let shown = path.display();
+    let advice = "give a PEM file with the server's authority (--ca-file)";
+    let pem = std::fs::read_to_string(path).map_err(|error| error.to_string());
+    pem.and_then(|pem| trusting(&pem)).map_err(|detail| {
         ClientError::Address(format!(
-            "{} contains no certificates that can be trusted: {detail}; give a PEM file with the server's authority (--ca-file)",
-            path.display()
+            "{shown} contains no certificates that can be trusted: {detail}; {advice}"
         ))
-    };
-    let pem = std::fs::read(path).map_err(|error| refused(error.to_string()))?;
+    })
+}
+
+/// A client that trusts the system's certificates.
+pub(super) fn trusting_system() -> ClientBuilder {
+    // The only provider of this program; a second call finds it installed.
+    let _ = ring::default_provider().install_default();
+    ClientBuilder::new()
+}
+
+/// A client that trusts the certificates of a PEM text.
+pub(super) fn trusting(pem: &str) -> Result<ClientBuilder, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|error| refused(error.to_string()))?;
-        roots.add(certificate).map_err(|error| refused(error.to_string()))?;
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let certificate = certificate.map_err(|error| error.to_string())?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
     }
     if roots.is_empty() {
-        return Err(refused("it has none".into()));
+        return Err("it has none".into());
     }
     Ok(with_roots(roots))
 }

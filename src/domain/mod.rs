@@ -67,6 +67,7 @@ pub mod provisioning;
 mod reservation;
 pub mod resolution;
 pub mod rfc3339;
+pub mod saved_host;
 pub mod session;
 pub mod shares;
 pub mod sharing;
@@ -87,7 +88,9 @@ pub use device_memory_limit::DeviceMemoryLimit;
 pub use gpu::GpuUuid;
 pub use inode::{FilePlace, Inode};
 pub use memory::MemoryLimit;
-pub use name::{ContextName, DaemonName, LayoutName, PartitionName, TemplateName, TenantName, TokenName};
+pub use name::{
+    ContextName, DaemonName, HostName, LayoutName, PartitionName, TemplateName, TenantName, TokenName,
+};
 pub use partition_id::PartitionId;
 pub use percentage::ThreadPercentage;
 pub use priority::Priority;

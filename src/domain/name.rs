@@ -130,6 +130,10 @@ name! {
     /// The name that a user of the command line gives a server.
     ContextName, "context"
 }
+name! {
+    /// The name that an admin gives another host.
+    HostName, "host"
+}
 
 /// Words that the API's paths have in the place of a layout's name: a layout of that name could be created, but never read or deleted.
 const TAKEN: &[&str] = &["import"];

@@ -9,6 +9,7 @@ pub mod cdi;
 mod child;
 pub mod container;
 mod death;
+pub mod durable_file;
 pub mod files;
 #[cfg(test)]
 mod fuzz;

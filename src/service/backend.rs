@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use super::access::context::Permit;
 use super::change_feed::ChangeFeed;
+use super::hosts::{OtherHosts, Remote, TokenSealer};
 use super::recent_history::RecentHistory;
 use super::{ServiceError, access, host, limits, tenants};
 use crate::clock::Clock;
@@ -55,6 +56,8 @@ pub struct Backend {
     pub(super) launches: tenants::leases::queue::LaunchQueue,
     /// Recent use by tenants, and vitals of GPUs.
     pub(super) recent: RecentHistory,
+    /// The last reading of the other hosts.
+    pub(super) others: OtherHosts,
     /// Files for container engines and systemd.
     pub(super) engine_files: tenants::engine_files::EngineFileWriter,
 }
@@ -91,6 +94,10 @@ pub struct Parts {
     pub health: HostHealth,
     /// Where the tenants' CDI specification is kept, if anywhere.
     pub cdi: Option<CdiDirectory>,
+    /// Connections to other hosts.
+    pub remote: Arc<dyn Remote>,
+    /// Encryption of their tokens.
+    pub host_tokens: TokenSealer,
     /// Missing part, while the manager waits for the NVIDIA driver; `None` otherwise.
     pub waiting_for_driver: Option<String>,
 }
@@ -102,6 +109,7 @@ impl Service {
         let backend = Backend {
             engine_files: tenants::engine_files::EngineFileWriter::new(parts.cdi.clone(), runtime_dir),
             recent: RecentHistory::new(parts.clock),
+            others: OtherHosts::default(),
             newest_event_before: *parts.store.newest_event().borrow(),
             // One reader may have one in four.
             streams: limits::Slots::new(parts.streams, (parts.streams / 4).max(1)),

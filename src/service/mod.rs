@@ -13,6 +13,7 @@ pub mod events;
 pub mod history;
 pub mod host;
 pub mod host_file;
+pub mod hosts;
 pub mod incidents;
 pub mod layouts;
 pub mod limits;

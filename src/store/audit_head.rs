@@ -4,14 +4,12 @@
 //! since it was cut at the same place. The file records a row that was on the disk, so a database without this row has lost what was
 //! written since.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use super::backup::sync_directory;
 use super::{Db, audit};
 use crate::domain::audit::Head;
+use crate::host::durable_file;
 
 /// The file's name in the state directory.
 pub const AUDIT_HEAD: &str = "audit.head";
@@ -53,13 +51,7 @@ impl AuditHead {
 
     /// Records a row: it is on the disk once this returns, and a crash leaves either this row or the one before.
     pub fn write(&self, head: &Head) -> io::Result<()> {
-        let unfinished = self.path.with_extension("head.new");
-        let _ = fs::remove_file(&unfinished);
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-        writeln!(file, "{} {}", head.id, head.hash)?;
-        file.sync_all()?;
-        fs::rename(&unfinished, &self.path)?;
-        sync_directory(&self.path)
+        durable_file::replace(&self.path, format!("{} {}\n", head.id, head.hash).as_bytes())
     }
 
     /// Removes the file.

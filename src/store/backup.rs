@@ -19,6 +19,7 @@ use super::schema::{self, Schema};
 use super::{Result, StoreError, audit, beside, events, host, options};
 use crate::domain::audit::AttemptedAction;
 use crate::domain::event::{DomainEvent, EventCause};
+use crate::host::durable_file::sync_directory;
 
 /// A backup and the database that it contains.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -253,10 +254,4 @@ impl Drop for Unfinished {
             let _ = std::fs::remove_file(beside(&self.path, suffix));
         }
     }
-}
-
-/// Writes a directory's entries to the disk.
-pub(super) fn sync_directory(file: &Path) -> io::Result<()> {
-    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent)?.sync_all()
 }

@@ -37,6 +37,7 @@ pub mod replays;
 pub mod restarts;
 pub mod restore;
 mod rows;
+pub mod saved_hosts;
 pub mod schema;
 pub mod sessions;
 pub mod tenants;

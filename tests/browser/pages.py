@@ -1,6 +1,9 @@
 """Every page of the console, and a host on which each has content: for tests and pictures of all pages."""
 
-from host import eventually
+import urllib.parse
+import urllib.request
+
+from host import TIMEOUT_S, eventually
 
 
 # The longest names and labels; a daemon's name is part of the path of a socket and therefore shorter.
@@ -48,11 +51,22 @@ def populate(host):
     host.api("POST", "/daemons/gpu0/cordon")
     assert host.verified("demo")["blocker"]["code"] == "cordoned"
     host.token_for("operator", "ci")
+    # Itself, and one that does not answer.
+    save_host(host, "gpu02", host.url, host.token_for("viewer", "fleet"))
+    save_host(host, "gpu03", "http://127.0.0.1:9", "secret")
     # Another program makes a partition that the layout does not have.
     pipe = host.api("GET", "/daemons/gpu1")["status"]["pipe_directory"]
     host.control(pipe, f"sm_partition add {host.api('GET', '/gpus/1')['uuid']} 1")
     eventually("the drift is detected", lambda: host.api("GET", "/daemons/gpu1?fresh=true")["status"]["layout"]["state"] == "drifted")
     return PAGES
+
+
+def save_host(host, name, url, token):
+    """Saves another host, which only the console can."""
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    opener.open(host.login_url(), timeout=TIMEOUT_S).read()
+    form = urllib.parse.urlencode({"name": name, "url": url, "token": token, "ca": ""}).encode()
+    opener.open(urllib.request.Request(host.url + "/hosts/-/new", form, {"Sec-Fetch-Site": "same-origin"}), timeout=TIMEOUT_S).read()
 
 
 def more(page, part="#more-actions"):
@@ -77,6 +91,9 @@ def clear(host, daemon):
 # The name of each page in pictures and failures, and its path, or a function that gives it for a host.
 PAGES = {
     "overview": "/",
+    "hosts": "/hosts",
+    "host-new": "/hosts/-/new",
+    "host-remove": "/hosts/gpu02/remove",
     "gpus": "/gpus",
     "gpu-shared": "/gpus/0",
     "gpu-partitioned": "/gpus/1",

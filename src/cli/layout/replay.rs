@@ -1,6 +1,6 @@
 //! `mps-manager layout replay`: replays one host's layout on others and compares each ID, with one table and one exit code.
 //!
-//! This program fetches the document once: no manager fetches anything from another.
+//! This program fetches the document once: the managers do not speak to each other.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -133,6 +133,7 @@ impl AuditRecord {
             "replays" => "replay",
             "foreign-daemons" => "foreign daemon",
             "gpus" => "GPU",
+            "hosts" => "host",
             "users" => "user",
             _ => return String::new(),
         };
@@ -197,6 +198,9 @@ impl AuditRecord {
         let text = |field: &str| applied.get(field).map(words).unwrap_or_default();
         let layout = format!("layout {} v{}", text("layout"), text("version"));
         let (verb, to) = if self.kind() == "replays" { ("replayed", "on") } else { ("applied", "to") };
+        if self.kind() == "hosts" {
+            return Deed::new("replayed", layout, format!("on {} of {}", text("daemon"), self.object()));
+        }
         Deed::new(verb, layout, format!("{to} {}", text("daemon")))
     }
 

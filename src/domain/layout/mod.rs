@@ -8,6 +8,7 @@
 pub mod active;
 pub mod assertion;
 pub mod blocked;
+pub mod comparison;
 pub mod document;
 pub mod execution;
 pub mod format;

@@ -10,6 +10,7 @@ use crate::service::host::HostIdentity;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Section {
     Overview,
+    Hosts,
     Gpus,
     Daemons,
     Tenants,
@@ -41,6 +42,7 @@ const MENU: [(&str, &[MenuSection]); 4] = [
         "Host",
         &[
             (Section::Overview, "/", "Overview", None),
+            (Section::Hosts, "/hosts", "Hosts", Some(Role::Viewer)),
             (Section::Gpus, "/gpus", "GPUs", Some(Role::Viewer)),
             (Section::Daemons, "/daemons", "Daemons", Some(Role::Viewer)),
         ],

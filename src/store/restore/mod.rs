@@ -12,7 +12,7 @@ use rustix::process::geteuid;
 use sqlx::sqlite::SqliteJournalMode;
 use sqlx::{Connection as _, SqliteConnection};
 
-use super::backup::{Backup, BackupError, Unfinished, sync_directory};
+use super::backup::{Backup, BackupError, Unfinished};
 use super::schema::{self, Schema};
 use super::{
     Db, Result, StoreError, audit, beside, events, host, inspect, maintenance, options, parsed, sessions,
@@ -21,6 +21,7 @@ use super::{
 use crate::domain::audit::{AttemptedAction, Broken, Target};
 use crate::domain::event::{DomainEvent, EventCause, LostEvents, TokenFacts};
 use crate::domain::token::{Token, TokenId, TokenState};
+use crate::host::durable_file::sync_directory;
 
 /// Reason why a backup was not restored; nothing was changed.
 #[derive(Debug, thiserror::Error)]

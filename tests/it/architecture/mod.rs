@@ -60,6 +60,7 @@ fn allowed() -> BTreeMap<&'static str, &'static [&'static str]> {
         (
             "app",
             &[
+                "client",
                 "clock",
                 "config",
                 "domain",

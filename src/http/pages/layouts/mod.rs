@@ -8,7 +8,7 @@ mod gpu_kind;
 mod import;
 mod plan_picture;
 mod replaying;
-mod replays;
+pub(super) mod replays;
 mod target;
 
 use askama::Template;

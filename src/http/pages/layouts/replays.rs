@@ -145,7 +145,7 @@ fn shares(replay: &Replay) -> Vec<ReplayShareRow> {
 }
 
 /// The result of a replay.
-fn verdict(replay: &Replay) -> Badge {
+pub(in crate::http::pages) fn verdict(replay: &Replay) -> Badge {
     match replay.verdict {
         Verdict::Same if replay.lacks_steps() => Badge::new("ended, its steps were not recorded", Tone::Warn),
         Verdict::Pending => Badge::of("running"),

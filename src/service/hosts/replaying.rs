@@ -1,0 +1,292 @@
+//! Replays of a layout of this host on others: which of them are ready for it, what would make one ready, and the replay itself.
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use super::remote::{RemoteError, RemoteHost, RemoteList};
+use super::{NO_TOKEN, target};
+use crate::domain::access::Right;
+use crate::domain::count::counted;
+use crate::domain::daemon::Mode;
+use crate::domain::layout::comparison::{HeldLayout, LayoutComparison};
+use crate::domain::layout::document::Document;
+use crate::domain::layout::replay::Replay;
+use crate::domain::layout::{Enforcement, VersionRef};
+use crate::domain::operation::Operation;
+use crate::domain::saved_host::SavedHost;
+use crate::domain::{DaemonName, HostName, LayoutName};
+use crate::service::access::context::RequestContext;
+use crate::service::daemons::DaemonView;
+use crate::service::error::conflict;
+use crate::service::host::GpuView;
+use crate::service::layouts::replays::ReplayAccepted;
+use crate::service::{Result, Service, ServiceError};
+use crate::store::{TransactionEnd, transact};
+
+/// Prospect of a replay on another host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplayOutlook {
+    /// A daemon has the layout already, as `5/5 IDs` say.
+    Same(DaemonName, String),
+    /// It can begin on this daemon.
+    Ready(DaemonName),
+    /// It could begin after this change.
+    Preparable(Preparation),
+    /// It would be refused, or the host cannot be read.
+    Blocked(String),
+}
+
+/// A change of another host that gives it a daemon for the layout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preparation {
+    /// The daemon that is changed or created.
+    pub daemon: DaemonName,
+    /// The change in words.
+    pub words: String,
+    spec: String,
+    if_match: Option<String>,
+}
+
+/// A layout as it is in force on a daemon of this host.
+struct LayoutInForce {
+    name: LayoutName,
+    daemon: DaemonName,
+    document: Document,
+    here: HeldLayout,
+}
+
+impl LayoutInForce {
+    fn enforcement(&self) -> Enforcement {
+        self.here.status.enforcement
+    }
+
+    /// The mode that a daemon needs for it.
+    fn mode(&self) -> Mode {
+        match self.enforcement() {
+            Enforcement::Static => Mode::Static,
+            Enforcement::Percentage => Mode::Shared,
+        }
+    }
+
+    /// The product of its GPUs, and their number.
+    fn gpus(&self) -> (Option<&str>, usize) {
+        let entry = &self.document.layouts[&self.name];
+        let recorded = entry.recorded.as_ref().map(|recorded| recorded.fingerprint.sku.as_str());
+        (recorded.or(entry.sku.as_deref()), entry.layout().roles().len())
+    }
+
+    fn version(&self) -> VersionRef {
+        VersionRef { name: self.name.clone(), version: self.here.status.version.unwrap_or_default() }
+    }
+
+    /// Returns the daemon of another host to replay it on: the one of the same name if it is in the right mode, otherwise the first.
+    fn target<'d>(&self, daemons: &'d [DaemonView]) -> Option<&'d DaemonView> {
+        let mut fit =
+            daemons.iter().filter(|daemon| daemon.spec.mode == self.mode() && !daemon.spec.is_observed());
+        let named = fit.clone().find(|daemon| daemon.name == self.daemon);
+        named.or_else(|| fit.next())
+    }
+
+    fn request(&self, daemon: &DaemonName) -> Value {
+        json!({ "document": self.document, "entry": self.name, "daemon": daemon })
+    }
+}
+
+impl Service {
+    /// The saved hosts, each with the prospect of a replay of a layout that a daemon of this host has.
+    pub async fn replay_outlooks(
+        &self,
+        ctx: &RequestContext,
+        name: &LayoutName,
+        daemon: &DaemonName,
+    ) -> Result<Vec<(SavedHost, ReplayOutlook)>> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        let layout = self.replayed(ctx, name, daemon).await?;
+        let hosts = backend.remote_hosts().await?;
+        Ok(join_all(hosts.into_iter().map(|(saved, host)| prospect(saved, host, &layout))).await)
+    }
+
+    /// Gives another host a daemon for a layout; the next outlook shows if it was enough.
+    pub async fn prepare_host(
+        &self,
+        ctx: &RequestContext,
+        host: &HostName,
+        name: &LayoutName,
+        daemon: &DaemonName,
+    ) -> Result<()> {
+        let permit = ctx.require(Right::Operate)?.on(target(host));
+        let backend = self.with(&permit);
+        backend.refuse_sealed().await?;
+        let layout = self.replayed(ctx, name, daemon).await?;
+        let remote = backend.remote_host(host).await?;
+        let ReplayOutlook::Preparable(change) =
+            remote.outlook(&layout).await.map_err(|error| error.on(host))?
+        else {
+            // Another has done it meanwhile.
+            return Ok(());
+        };
+        remote.put(&change, false).await.map_err(|error| error.on(host))?;
+        transact!(backend, write(&permit), |_db| Ok(((), TransactionEnd::Commit)))?;
+        backend.others.forget().await;
+        Ok(())
+    }
+
+    /// Replays a layout on another host, and waits a few seconds for the end of it.
+    pub async fn replay_to(
+        &self,
+        ctx: &RequestContext,
+        host: &HostName,
+        name: &LayoutName,
+        daemon: &DaemonName,
+    ) -> Result<Replay> {
+        let permit = ctx.require(Right::Operate)?.on(target(host));
+        let backend = self.with(&permit);
+        backend.refuse_sealed().await?;
+        let layout = self.replayed(ctx, name, daemon).await?;
+        let remote = backend.remote_host(host).await?;
+        let on = |error: RemoteError| error.on(host);
+        let target = match remote.outlook(&layout).await.map_err(on)? {
+            ReplayOutlook::Ready(target) => target,
+            ReplayOutlook::Same(target, words) => {
+                return Err(conflict!("{target} of {host} has layout {name} already: {words} are the same"));
+            }
+            ReplayOutlook::Preparable(change) => {
+                return Err(conflict!("{host} is not ready for layout {name}: {} first", change.words));
+            }
+            ReplayOutlook::Blocked(why) => return Err(ServiceError::Conflict(format!("{host}: {why}"))),
+        };
+        let request = Some(layout.request(&target));
+        let (accepted, _) =
+            remote.send::<ReplayAccepted>("POST", "/replays", request, None).await.map_err(on)?;
+        let permit = permit.applying(&layout.version(), &target);
+        transact!(backend, write(&permit), |_db| Ok(((), TransactionEnd::Commit)))?;
+        let ended = format!("/operations/{}?wait_s=3", accepted.operation.id);
+        remote.get::<Operation>(&ended).await.map_err(on)?;
+        backend.others.forget().await;
+        remote.get(&format!("/replays/{}", accepted.replay)).await.map_err(on)
+    }
+
+    /// The record of a replay on another host.
+    pub async fn remote_replay(
+        &self,
+        ctx: &RequestContext,
+        host: &HostName,
+        id: uuid::Uuid,
+    ) -> Result<Replay> {
+        let backend = self.with(&ctx.require(Right::View)?);
+        let remote = backend.remote_host(host).await?;
+        remote.get(&format!("/replays/{id}")).await.map_err(|error| error.on(host))
+    }
+
+    async fn replayed(
+        &self,
+        ctx: &RequestContext,
+        name: &LayoutName,
+        daemon: &DaemonName,
+    ) -> Result<LayoutInForce> {
+        let document = self.export_layout(ctx, name, daemon).await?;
+        let status = self.daemon(ctx, daemon, false).await?.status;
+        let here = HeldLayout::of(daemon, status.as_ref().and_then(|status| status.layout.as_ref()));
+        let here = here.filter(|here| here.name == *name).ok_or_else(|| {
+            conflict!("daemon {daemon} does not have layout {name} now: apply it there first")
+        })?;
+        Ok(LayoutInForce { name: name.clone(), daemon: daemon.clone(), document, here })
+    }
+}
+
+async fn prospect(
+    saved: SavedHost,
+    host: Option<RemoteHost<'_>>,
+    layout: &LayoutInForce,
+) -> (SavedHost, ReplayOutlook) {
+    let outlook = match host {
+        Some(host) => host.outlook(layout).await.map_err(|error| error.in_full()),
+        None => Err(NO_TOKEN.to_owned()),
+    };
+    (saved, outlook.unwrap_or_else(ReplayOutlook::Blocked))
+}
+
+impl RemoteHost<'_> {
+    async fn outlook(&self, layout: &LayoutInForce) -> Result<ReplayOutlook, RemoteError> {
+        let daemons = self.daemons().await?;
+        for daemon in &daemons {
+            let held = daemon.status.as_ref().and_then(|status| status.layout.as_ref());
+            let Some(there) = HeldLayout::of(&daemon.name, held) else { continue };
+            let comparison = LayoutComparison::of(&layout.here.status, &there.status);
+            if there.name == layout.name && there.is_in_force() && comparison.is_same() {
+                return Ok(ReplayOutlook::Same(there.daemon, comparison.words()));
+            }
+        }
+        let Some(daemon) = layout.target(&daemons) else { return self.preparation(layout, &daemons).await };
+        let request = Some(layout.request(&daemon.name));
+        match self.send::<Value>("POST", "/replays?dry_run=true", request, None).await {
+            Ok(_) => Ok(ReplayOutlook::Ready(daemon.name.clone())),
+            Err(error @ RemoteError::Refused { .. }) => Ok(ReplayOutlook::Blocked(error.in_full())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the change that gives the host a daemon for a layout: on GPUs that no daemon has, or of a daemon in another mode.
+    async fn preparation(
+        &self,
+        layout: &LayoutInForce,
+        daemons: &[DaemonView],
+    ) -> Result<ReplayOutlook, RemoteError> {
+        let (sku, count) = layout.gpus();
+        let gpus = self.get::<RemoteList<GpuView>>("/gpus").await?.items;
+        let of_product = || gpus.iter().filter(|gpu| gpu.present && gpu.name.as_deref() == sku);
+        let free: Vec<&GpuView> = of_product().filter(|gpu| gpu.daemon.is_none()).take(count).collect();
+        let is_taken = daemons.iter().any(|daemon| daemon.name == layout.daemon);
+        let mode = layout.mode();
+        let change = if free.len() == count && !is_taken {
+            let uuids: Vec<_> = free.iter().map(|gpu| &gpu.uuid).collect();
+            Preparation {
+                daemon: layout.daemon.clone(),
+                words: format!(
+                    "create daemon {} in {} mode on {}",
+                    layout.daemon,
+                    mode.as_str(),
+                    counted(count, "GPU")
+                ),
+                spec: json!({ "gpus": uuids, "mode": mode }).to_string(),
+                if_match: None,
+            }
+        } else {
+            let holds = |daemon: &&DaemonView| {
+                let held = daemon.spec.gpus.iter().filter(|uuid| of_product().any(|gpu| gpu.uuid == **uuid));
+                held.count() >= count && !daemon.spec.is_observed()
+            };
+            let mut holders = daemons.iter().filter(holds);
+            let named = holders.clone().find(|daemon| daemon.name == layout.daemon);
+            let Some(daemon) = named.or_else(|| holders.next()) else {
+                let product = sku.unwrap_or("the same product");
+                return Ok(ReplayOutlook::Blocked(format!(
+                    "it has no daemon with {} of {product}",
+                    counted(count, "GPU")
+                )));
+            };
+            let (mut view, tag) =
+                self.send::<Value>("GET", &format!("/daemons/{}", daemon.name), None, None).await?;
+            view["spec"]["mode"] = json!(mode);
+            Preparation {
+                daemon: daemon.name.clone(),
+                words: format!("switch daemon {} to {} mode", daemon.name, mode.as_str()),
+                spec: view["spec"].to_string(),
+                if_match: tag,
+            }
+        };
+        match self.put(&change, true).await {
+            Ok(()) => Ok(ReplayOutlook::Preparable(change)),
+            Err(error @ RemoteError::Refused { .. }) => {
+                Ok(ReplayOutlook::Blocked(format!("to {}: {}", change.words, error.in_full())))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn put(&self, change: &Preparation, dry_run: bool) -> Result<(), RemoteError> {
+        let path = format!("/daemons/{}?dry_run={dry_run}&wait_s=3", change.daemon);
+        let spec = serde_json::from_str(&change.spec).ok();
+        self.send::<Value>("PUT", &path, spec, change.if_match.clone()).await.map(drop)
+    }
+}
