@@ -64,9 +64,13 @@ def populate(host):
 def save_host(host, name, url, token):
     """Saves another host, which only the console can."""
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-    opener.open(host.login_url(), timeout=TIMEOUT_S).read()
-    form = urllib.parse.urlencode({"name": name, "url": url, "token": token, "ca": ""}).encode()
-    opener.open(urllib.request.Request(host.url + "/hosts/-/new", form, {"Sec-Fetch-Site": "same-origin"}), timeout=TIMEOUT_S).read()
+
+    def send(page, **form):
+        form = urllib.parse.urlencode(form).encode()
+        opener.open(urllib.request.Request(host.url + page, form, {"Sec-Fetch-Site": "same-origin"}), timeout=TIMEOUT_S).read()
+
+    send("/login", token=host.token)
+    send("/hosts/-/new", name=name, url=url, token=token)
 
 
 def more(page, part="#more-actions"):
