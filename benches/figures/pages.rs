@@ -53,7 +53,7 @@ const PAGES: [(&str, &str); 28] = [
 ];
 
 pub(crate) fn pages(directory: &Path, table: &mut Table) {
-    let (server, _) = Server::start_as(directory, "h200x2");
+    let (server, _) = Server::start_as(directory, "h200x16");
     server.wait_ready();
     server.in_static_mode("gpu1");
     let steps = json!([

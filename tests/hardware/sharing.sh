@@ -8,6 +8,22 @@ CEILING=48
 clients_are() { api_is '/api/v1/clients?fresh=true&limit=200' "len(d['items']) == $1"; }
 all_say() { [ "$(cat "$LOGS"/share-*.out 2>/dev/null | grep -c '"devices"')" -ge "$1" ]; }
 
+# While clients spin: within what changes between two readings some seconds apart.
+vitals_are_as_nvidia_smi_has_them() {
+    local power temperature clock errors
+    wait_for 30 "the poll of the GPUs sees the clients" api_is /api/v1/gpus/0 'd["vitals"]["utilization_percent"] >= 50'
+    IFS=', ' read -r power temperature clock errors < <(nvidia-smi -i 0 --format=csv,noheader,nounits \
+        --query-gpu=power.draw,temperature.gpu,clocks.sm,ecc.errors.uncorrected.volatile.total)
+    api GET /api/v1/gpus/0
+    say "vitals: $(json "$BODY" 'd["vitals"]'); nvidia-smi: $power W, $temperature °C, $clock MHz, $errors errors"
+    check "power within a fifth of nvidia-smi's, below the limit" true \
+        "$(json "$BODY" "abs(d['vitals']['power_watts'] - $power) < $power / 5 and d['vitals']['power_watts'] < 1.1 * d['vitals']['power_limit_watts']")"
+    check "temperature within 5 °C, below that of the slowdown" true \
+        "$(json "$BODY" "abs(d['vitals']['temperature_celsius'] - $temperature) <= 5 and d['vitals']['temperature_celsius'] < d['vitals']['slowdown_celsius']")"
+    check "clock of the SMs within a tenth" true "$(json "$BODY" "abs(d['vitals']['sm_clock_mhz'] - $clock) <= $clock / 10")"
+    check "uncorrected ECC errors" "$errors" "$(json "$BODY" 'd["vitals"]["uncorrected_ecc_errors"]')"
+}
+
 ten_tenants_share() {
     local tenant client number=0 refused=0 pid pids=()
     new_host shared
@@ -40,6 +56,7 @@ ten_tenants_share() {
     as_tenant beyond plain-1 info && check "client $((CEILING + 1)) is refused" 2 0 || check "client $((CEILING + 1)) is refused" 2 $?
     check "the refusal names the ceiling" yes "$(grep -q "$CEILING" "$LOGS/beyond.err" && echo yes || echo no)"
     say "$(cat "$LOGS/beyond.err")"
+    vitals_are_as_nvidia_smi_has_them
     # One that waits takes the place of the first that ends.
     "${CLEAN[@]}" "$binary" run --runtime-dir "$RUNTIME" --tenant plain-2 --wait=60s -- "$CLIENT" info \
         >"$LOGS/waiting.out" 2>"$LOGS/waiting.err" </dev/null &
