@@ -1,5 +1,6 @@
 //! Daemons as several pages read and show them.
 
+use crate::domain::layout::VersionRef;
 use crate::http::extract::Call;
 use crate::http::pages::format::{self, Badge};
 use crate::service::ServiceError;
@@ -19,10 +20,9 @@ impl DaemonSummary {
         Self { badge: format::daemon(daemon.status.as_ref()), clients, daemon }
     }
 
-    pub(in crate::http::pages) fn layout(&self) -> Option<(String, Badge)> {
+    pub(in crate::http::pages) fn layout(&self) -> Option<(Option<VersionRef>, Badge)> {
         let status = self.daemon.status.as_ref()?.layout.as_ref()?;
-        let version = format::or("being removed", status.version_ref());
-        Some((version, Badge::of(status.state.as_str())))
+        Some((status.version_ref(), Badge::of(status.state.as_str())))
     }
 }
 
