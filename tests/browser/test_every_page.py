@@ -152,3 +152,29 @@ def test_cards_are_a_table_to_screen_readers(populated, reader):
     assert roles.count("cell") + roles.count("gridcell") == rows * 7
     # The name of a column is read once, as its heading.
     assert not any(node.get("name", {}).get("value", "").startswith("MemoryMemory") for node in tree)
+
+
+def test_id_is_short_and_copied_whole(populated, reader):
+    page = reader.page
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto("/daemons/gpu1")
+    uuid = populated.api("GET", "/gpus/1")["uuid"]
+    partition = populated.api("GET", "/daemons/gpu1")["status"]["layout"]["partitions"][0]["id"]
+    page.goto(f"/gpus/{uuid}")
+    shown = page.get_by_role("row").filter(has_text="web").locator(".id")
+    expect(page.get_by_role("cell", name=partition)).to_have_count(1)
+    if not reader.scripted:
+        expect(shown.locator(".short")).to_be_hidden()
+        assert shown.locator(".long").bounding_box()["width"] > 100
+        expect(page.get_by_role("button", name="Copy")).to_have_count(0)
+        return
+    expect(shown.locator(".short")).to_have_text(partition.rstrip("A") + "…")
+    assert shown.locator(".long").bounding_box()["width"] < 2
+    reader.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    shown.get_by_role("button", name=f"Copy {partition}").click()
+    expect(shown.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == partition
+    of_gpu = page.locator(f"button[data-copy-text='{uuid}']")
+    of_gpu.click()
+    expect(of_gpu).to_have_accessible_name("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == uuid

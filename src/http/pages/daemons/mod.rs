@@ -34,7 +34,6 @@ use crate::domain::gpu::GpuRef;
 use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::active::PartitionPolicy;
-use crate::domain::layout::record::PartitionDrift;
 use crate::domain::layout::status::LayoutState;
 use crate::domain::operation::OperationRequest;
 use crate::domain::wedge::WedgePolicy;
@@ -130,11 +129,6 @@ impl DaemonPage {
     fn has_no_server(&self) -> bool {
         let effective = self.row.daemon.status.as_ref().and_then(|status| status.effective.as_ref());
         effective.is_none_or(|effective| effective.servers.is_empty())
-    }
-
-    /// A drifted partition in words, with the display name of its GPU.
-    fn drifted(&self, drift: &PartitionDrift) -> String {
-        drift.to_string().replace(drift.gpu.as_str(), &self.gpus.name(&drift.gpu))
     }
 
     /// The number of clients of a server.
