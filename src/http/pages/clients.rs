@@ -10,6 +10,7 @@ use super::forms::{Form, Shape, rehearsal_refusal};
 use super::frame::{Frame, Section};
 use super::gpus::GpuDisplayNames;
 use super::lists::{ListQuery, list_page};
+use super::sorting::{SortColumns, SortValue};
 use super::{followed, rendered, with_status};
 use crate::domain::access::Role;
 use crate::domain::client::{ClientId, ClientMemory, StoppedPolicy};
@@ -36,6 +37,16 @@ const EVENTS: u32 = 20;
 
 list_page!(ClientsPage, "clients.html", ClientView);
 
+const COLUMNS: SortColumns<'static, ClientView> = &[
+    ("pid", |client| SortValue::number(Some(client.pid))),
+    ("tenant", |client| SortValue::text(client.tenant.as_ref().map(TenantName::natural_key))),
+    ("daemon", |client| SortValue::Text(client.daemon.natural_key())),
+    ("uid", |client| SortValue::number(client.uid)),
+    ("memory", |client| SortValue::number(memory(&client.memory).map(|amount| amount.0))),
+    ("since", |client| SortValue::Number(client.since)),
+    ("command", |client| SortValue::Text(client.command.clone())),
+];
+
 /// Total memory of a client, if the driver reports any.
 pub(super) fn memory(of: &[ClientMemory]) -> Option<Amount> {
     let bytes = of.iter().filter_map(|memory| memory.used_bytes);
@@ -46,7 +57,9 @@ async fn all(call: Call, query: ListQuery) -> Reply {
     let clients = async {
         let daemon = query.parsed("daemon", DaemonName::parse)?;
         let filter = ClientFilter { daemon, tenant: query.parsed("tenant", TenantName::parse)? };
-        call.app.service.clients(&call.ctx, &filter, false, &query.page()?).await
+        let page = if query.is_sorted() { Page::whole() } else { query.page()? };
+        let clients = call.app.service.clients(&call.ctx, &filter, false, &page).await?;
+        if query.is_sorted() { query.sorted_page(clients.items, COLUMNS) } else { Ok(clients) }
     };
     let page = query.list(&call, Section::Clients, &["daemon", "tenant"], clients).await?;
     Ok(page.with_daemons(&call).await?.answer(|page| ClientsPage { page }))

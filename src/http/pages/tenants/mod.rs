@@ -19,6 +19,7 @@ use super::frame::{Frame, Section};
 use super::gpus::{GpuDisplayNames, GpuRow};
 use super::lists::{ListQuery, list_page};
 use super::sharing::SharingPicture;
+use super::sorting::{SortColumns, SortValue};
 use super::{rendered, spec_form};
 use crate::domain::access::{Right, Role};
 use crate::domain::client::LeaseKind;
@@ -68,6 +69,21 @@ const EVENTS: u32 = 10;
 
 list_page!(TenantsPage, "tenants.html", TenantView);
 
+const COLUMNS: SortColumns<'static, TenantView> = &[
+    ("name", |tenant| SortValue::Text(tenant.name.natural_key())),
+    ("state", |tenant| SortValue::Text(format::ready(&tenant.status.conditions).word.to_owned())),
+    ("daemon", |tenant| SortValue::Text(tenant.spec.daemon.natural_key())),
+    ("memory", |tenant| {
+        let limit = tenant.spec.device_memory_limit.as_ref();
+        SortValue::number(limit.and_then(|limit| limit.sizes().map(MemoryLimit::bytes).max()))
+    }),
+    ("share", |tenant| {
+        let effective = tenant.status.effective.as_ref();
+        SortValue::number(effective.and_then(|effective| effective.threads.sms()))
+    }),
+    ("clients", |tenant| SortValue::number(Some(tenant.status.clients))),
+];
+
 /// The share of the SMs in a list: its partitions, or that of the spec.
 fn listed_share(tenant: &TenantView) -> String {
     let partitions = tenant.status.effective.iter().flat_map(|effective| &effective.threads.partitions);
@@ -105,7 +121,11 @@ async fn all(call: Call, query: ListQuery) -> Reply {
         let daemon = query.parsed("daemon", DaemonName::parse)?;
         let text = query.text("q").map(str::to_lowercase);
         let filter = TenantFilter { daemon, text, ..TenantFilter::default() };
-        let mut tenants = call.app.service.tenants(&call.ctx, &filter, &query.page()?).await?;
+        let page = if query.is_sorted() { Page::whole() } else { query.page()? };
+        let mut tenants = call.app.service.tenants(&call.ctx, &filter, &page).await?;
+        if query.is_sorted() {
+            return query.sorted_page(tenants.items, COLUMNS);
+        }
         tenants.items.sort_by_cached_key(|tenant| tenant.name.natural_key());
         Ok(tenants)
     };
