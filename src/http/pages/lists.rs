@@ -132,6 +132,32 @@ impl ListQuery {
     }
 }
 
+/// A choice that narrows a list by one click.
+pub(super) struct Facet {
+    pub(super) label: &'static str,
+    pub(super) href: String,
+    pub(super) is_current: bool,
+    /// The number of its rows, where it is known.
+    pub(super) count: Option<usize>,
+}
+
+impl Facet {
+    /// The choices for a field: their values and labels.
+    pub(super) fn of(
+        query: &ListQuery,
+        field: &str,
+        choices: impl IntoIterator<Item = (&'static str, &'static str)>,
+    ) -> Vec<Self> {
+        let facet = |(value, label)| Self {
+            label,
+            href: query.with(&[(field, value)]),
+            is_current: query.text(field).unwrap_or_default() == value,
+            count: None,
+        };
+        choices.into_iter().map(facet).collect()
+    }
+}
+
 /// The rows of a list, and the errors of its filter.
 pub(super) struct Listing<T> {
     pub(super) rows: Vec<T>,
@@ -262,7 +288,10 @@ mod tests {
             list_query.page_links(None).first.as_deref(),
             Some("/events?type=client.%2Cdaemon.&who=a+b")
         );
-        assert_eq!(list_query.with(&[("daemon", "gpu 0")]), "/events?type=client.%2Cdaemon.&who=a+b&daemon=gpu+0");
+        assert_eq!(
+            list_query.with(&[("daemon", "gpu 0")]),
+            "/events?type=client.%2Cdaemon.&who=a+b&daemon=gpu+0"
+        );
         let plain = ListQuery::at_address("/events?daemon=");
         assert_eq!(plain.at(None), "/events");
         assert!(plain.page_links(None).is_empty());

@@ -7,7 +7,6 @@ mod logs;
 mod rows;
 mod settings;
 
-
 use askama::Template;
 use axum::Router;
 use axum::routing::{get, post};
