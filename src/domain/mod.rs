@@ -122,6 +122,18 @@ pub fn shortened_to(longest: usize, text: String) -> String {
     text.chars().take(half).chain(['…']).chain(text.chars().skip(count - half)).collect()
 }
 
+/// Shortens an ID: a UUID to the first characters, which the command line takes too, and a partition's to what it has before the zeros that
+/// most of them end with.
+pub fn short_id(id: &str) -> String {
+    let own =
+        id.strip_prefix("GPU-").and_then(|path| path.split_once('/')).map_or(id, |(_, partition)| partition);
+    let short = match own.get(..13) {
+        Some(first) if own.contains('-') => first.trim_end_matches('-'),
+        _ => own.trim_end_matches('A'),
+    };
+    if short.len() + 2 < own.len() { format!("{short}…") } else { own.to_owned() }
+}
+
 /// Reason why a value was refused, and the remedy.
 ///
 /// The text names the value and the remedy, since it is shown to the caller unchanged.
@@ -132,3 +144,25 @@ pub struct InvalidValue(pub String);
 /// Name that other packages use for this one, in files that their tests share.
 #[cfg(test)]
 use crate as domain;
+
+#[cfg(test)]
+mod tests {
+    use super::short_id;
+
+    #[test]
+    fn ids_are_shortened_to_what_differs() {
+        for (id, short) in [
+            ("01a228c0-007b-759c-8132-1c30481139b8", "01a228c0-007b…"),
+            ("GPU-a5bb9255-4632-c63c-5e00-7ed906ff73cc", "GPU-a5bb9255…"),
+            (
+                "GPU-a5bb9255-4632-c63c-5e00-7ed906ff73cc/AODBgwcPAIAHAAAAAAAAAAAAAAAAAAAAAAAA",
+                "AODBgwcPAIAH…",
+            ),
+            ("AwAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "Aw…"),
+            ("AAAB/AA", "AAAB/AA"),
+            ("4711-123456", "4711-123456"),
+        ] {
+            assert_eq!(short_id(id), short);
+        }
+    }
+}

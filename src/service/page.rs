@@ -42,6 +42,11 @@ impl Page {
         Self { after: String::new(), limit }
     }
 
+    /// A whole list, to be sorted or counted.
+    pub fn whole() -> Self {
+        Self::first(u32::MAX)
+    }
+
     /// Reads a cursor and a limit as a caller gives them.
     pub fn parse(cursor: Option<&str>, limit: Option<u32>) -> Result<Self> {
         let limit = limit.unwrap_or(DEFAULT_LIMIT);

@@ -53,6 +53,36 @@ SQUEEZED = """() => [...document.querySelectorAll('main table :is(th, td)')]
   .map(cell => `squeezed: ${cell.innerText.trim().slice(0, 40)}`)"""
 
 
+# Defects of a page on a phone: tables that scroll sideways, cells without the name of their column, links and buttons beyond the window, and
+# ones too low for a finger, unless they stand in a sentence.
+ON_A_PHONE = """() => {
+  const wrong = [];
+  const text = node => node.textContent.trim().replace(/\\s+/g, ' ');
+  for (const table of document.querySelectorAll('main table')) {
+    for (const box of [table, table.parentElement])
+      if (box.scrollWidth > box.clientWidth + 1) wrong.push(`sideways: ${text(table).slice(0, 40)}`);
+    const names = [...table.tHead.rows[0].cells].map(head => head.querySelector('.visually-hidden') ? '' : text(head));
+    for (const row of [...table.tBodies].flatMap(body => [...body.rows])) {
+      [...row.cells].forEach((cell, at) => {
+        const name = names[at + names.length - row.cells.length];
+        const label = cell.dataset.label ?? '';
+        if (cell.tagName === 'TH' ? label && label !== name : label !== name && (label || names.length > 2))
+          wrong.push(`${name} is ${label}`);
+      });
+    }
+  }
+  for (const target of document.querySelectorAll('main :is(a[href], button, summary, select, input:not([type=checkbox], [type=radio]))')) {
+    const { left, right, height, width } = target.getBoundingClientRect();
+    if (!width || target.closest('svg, .visually-hidden') || !target.checkVisibility()) continue;
+    const called = target.outerHTML.slice(0, 90);
+    if (left < -1 || right > innerWidth + 1) wrong.push(`outside: ${called}`);
+    const isWithinText = [...target.parentElement.childNodes].some(node => node !== target && node.nodeType === 3 && node.data.trim());
+    if (height < 23.5 && !isWithinText) wrong.push(`${height} px high: ${called}`);
+  }
+  return [...new Set(wrong)];
+}"""
+
+
 @pytest.fixture(scope="module")
 def populated():
     host = Host("h200x3")
@@ -101,3 +131,50 @@ def test_page_is_complete_small_and_accessible(populated, reader, name):
         reader.accessible()
     assert transfer.total() < HEAVIEST, f"{name}: {transfer.total()}"
     assert reader.errors == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_phone_shows_cards_and_whole_targets(populated, reader, name):
+    reader.page.set_viewport_size({"width": 390, "height": 844})
+    reader.page.goto(path_of(PAGES[name], populated))
+    assert reader.page.evaluate(ON_A_PHONE) == [], name
+
+
+def test_cards_are_a_table_to_screen_readers(populated, reader):
+    page = reader.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto("/clients")
+    assert page.locator("tbody td").first.evaluate("cell => getComputedStyle(cell).display") == "block"
+    tree = reader.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+    roles = [node["role"]["value"] for node in tree if "role" in node]
+    rows = page.locator("tbody tr").count()
+    assert (roles.count("table"), roles.count("columnheader"), roles.count("rowheader"), roles.count("row")) == (1, 8, rows, rows + 1)
+    assert roles.count("cell") + roles.count("gridcell") == rows * 7
+    # The name of a column is read once, as its heading.
+    assert not any(node.get("name", {}).get("value", "").startswith("MemoryMemory") for node in tree)
+
+
+def test_id_is_short_and_copied_whole(populated, reader):
+    page = reader.page
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto("/daemons/gpu1")
+    uuid = populated.api("GET", "/gpus/1")["uuid"]
+    partition = populated.api("GET", "/daemons/gpu1")["status"]["layout"]["partitions"][0]["id"]
+    page.goto(f"/gpus/{uuid}")
+    shown = page.get_by_role("row").filter(has_text="web").locator(".id")
+    expect(page.get_by_role("cell", name=partition)).to_have_count(1)
+    if not reader.scripted:
+        expect(shown.locator(".short")).to_be_hidden()
+        assert shown.locator(".long").bounding_box()["width"] > 100
+        expect(page.get_by_role("button", name="Copy")).to_have_count(0)
+        return
+    expect(shown.locator(".short")).to_have_text(partition.rstrip("A") + "…")
+    assert shown.locator(".long").bounding_box()["width"] < 2
+    reader.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    shown.get_by_role("button", name=f"Copy {partition}").click()
+    expect(shown.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == partition
+    of_gpu = page.locator(f"button[data-copy-text='{uuid}']")
+    of_gpu.click()
+    expect(of_gpu).to_have_accessible_name("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == uuid

@@ -85,3 +85,65 @@ def test_badge_counts_open_incidents(own_host, visitor, scripted):
     finally:
         os.kill(pid, signal.SIGCONT)
     follow(page, scripted, lambda ms: expect(badge).to_be_hidden(timeout=ms))
+
+
+def test_lists_are_sorted_by_their_headings(own_host, visitor):
+    for name, limit in [("a1", "2G"), ("a10", "10G"), ("a2", "9G"), ("a3", None)]:
+        own_host.api("PUT", f"/tenants/{name}", {"daemon": "gpu0", "uid": 0, **({"device_memory_limit": limit} if limit else {})})
+    visit = visitor(own_host)
+    page = visit.log_in(to="/tenants?q=a")
+    names = page.locator("tbody th a")
+    heading = page.get_by_role("columnheader", name="Memory limit")
+    mine = lambda: [name for name in names.all_text_contents() if name.startswith("a")]
+    assert mine() == ["a1", "a2", "a3", "a10"]
+    for direction, order in [("descending", ["a10", "a2", "a1", "a3"]), ("ascending", ["a1", "a2", "a10", "a3"])]:
+        heading.get_by_role("link").click()
+        expect(page.locator("th[aria-sort]")).to_have_text("Memory limit")
+        expect(heading).to_have_attribute("aria-sort", direction)
+        assert mine() == order, direction
+        visit.accessible()
+    heading.get_by_role("link").click()
+    expect(page.locator("th[aria-sort]")).to_have_count(0)
+    assert page.url.endswith("/tenants?q=a")
+    for path, link in [("/clients", None), ("/daemons", "Clients"), ("/gpus", "Memory used")]:
+        page.goto(path)
+        if link:
+            page.get_by_role("main").get_by_role("link", name=link, exact=True).click()
+            page.wait_for_url("**/*?sort=*")
+            visit.accessible()
+        assert page.goto(f"{path}?sort=colour").status == 422
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto("/tenants")
+    heading.get_by_role("link").click()
+    expect(heading).to_have_attribute("aria-sort", "descending")
+    visit.accessible()
+
+
+def test_idle_tenants_show_since_when(own_host, visitor):
+    for name in ["never", "left", "busy"]:
+        own_host.api("PUT", f"/tenants/{name}", {"daemon": "gpu0", "uid": 0})
+    gone = own_host.client("left", "--spin", "600", "--alloc", "64")
+    own_host.client("busy", "--spin", "600", "--alloc", "64")
+    gone.terminate()
+    gone.wait(30)
+    eventually("it has left", lambda: own_host.api("GET", "/events?type=client.left&tenant=left")["items"])
+    visit = visitor(own_host)
+    page = visit.log_in(to="/tenants")
+    page.get_by_role("navigation", name="Use").get_by_role("link", name="Idle").click()
+    names = page.locator("tbody th a")
+    expect(names.filter(has_text="busy")).to_have_count(0)
+    cell = lambda name: page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=name)).locator("[data-label='Last used']")
+    expect(cell("never")).to_have_text("never")
+    expect(cell("left").locator("time")).to_have_count(1)
+    visit.accessible()
+    page.get_by_role("columnheader", name="Last used").get_by_role("link").click()
+    expect(names.first).to_have_text("left")
+    page.get_by_role("navigation", name="Use").get_by_role("link", name="In use").click()
+    expect(names).to_have_text(["busy"])
+    expect(cell("busy")).to_have_text("now")
+    page.goto("/clients")
+    shown = page.get_by_role("navigation", name="Clients shown")
+    expect(shown.get_by_role("link", name="All")).to_contain_text("1")
+    shown.get_by_role("link", name="Without a tenant").click()
+    expect(page.get_by_text("No client matches")).to_be_visible()
+    visit.accessible()

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{PartitionChange, ResolvedStep, VersionRef};
 use crate::count::counted;
 use crate::partitions::GpuPartitions;
-use crate::{GpuUuid, PartitionId, PartitionName};
+use crate::{GpuUuid, PartitionId, PartitionName, short_id};
 
 /// A step that was taken, with the ID that it gave or took away.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -123,11 +123,7 @@ pub enum DriftKind {
 impl PartitionDrift {
     /// Returns the difference in words, with the beginning of the ID alone, which most IDs of a GPU differ in.
     pub fn brief(&self) -> String {
-        let id = self.id.to_string();
-        self.words(&match id.trim_end_matches('A') {
-            short if short.len() + 2 < id.len() => format!("{short}…"),
-            _ => id.clone(),
-        })
+        self.words(&short_id(self.id.as_str()))
     }
 
     fn words(&self, id: &str) -> String {

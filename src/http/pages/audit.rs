@@ -68,8 +68,8 @@ impl AuditRow {
             author: actor_words(&record.actor, |uid| names.get(&uid).cloned()),
             deed: record.deed(),
             page: page_of(&record),
-            same_actor: query.with("actor", &record.actor),
-            same_target: query.with("target", &record.target),
+            same_actor: query.with(&[("actor", &record.actor)]),
+            same_target: query.with(&[("target", &record.target)]),
             changes: record.changes(),
             record,
         }

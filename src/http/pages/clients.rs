@@ -9,7 +9,8 @@ use super::format::Amount;
 use super::forms::{Form, Shape, rehearsal_refusal};
 use super::frame::{Frame, Section};
 use super::gpus::GpuDisplayNames;
-use super::lists::{ListQuery, list_page};
+use super::lists::{Facet, ListQuery, list_page};
+use super::sorting::{SortColumns, SortValue};
 use super::{followed, rendered, with_status};
 use crate::domain::access::Role;
 use crate::domain::client::{ClientId, ClientMemory, StoppedPolicy};
@@ -34,7 +35,29 @@ pub(super) fn router() -> Router<AppState> {
 /// Events shown for a client.
 const EVENTS: u32 = 20;
 
-list_page!(ClientsPage, "clients.html", ClientView);
+list_page!(ClientsPage, "clients.html", ClientView, facets: Vec<Facet>);
+
+/// Choices of clients.
+const SHOWN: [(&str, &str); 3] =
+    [("", "All"), ("unattributed", "Without a tenant"), ("orphaned", "Left over")];
+
+fn is_shown(client: &ClientView, choice: &str) -> bool {
+    match choice {
+        "unattributed" => client.tenant.is_none(),
+        "orphaned" => client.orphaned,
+        _ => true,
+    }
+}
+
+const COLUMNS: SortColumns<'static, ClientView> = &[
+    ("pid", |client| SortValue::number(Some(client.pid))),
+    ("tenant", |client| SortValue::text(client.tenant.as_ref().map(TenantName::natural_key))),
+    ("daemon", |client| SortValue::Text(client.daemon.natural_key())),
+    ("uid", |client| SortValue::number(client.uid)),
+    ("memory", |client| SortValue::number(memory(&client.memory).map(|amount| amount.0))),
+    ("since", |client| SortValue::Number(client.since)),
+    ("command", |client| SortValue::Text(client.command.clone())),
+];
 
 /// Total memory of a client, if the driver reports any.
 pub(super) fn memory(of: &[ClientMemory]) -> Option<Amount> {
@@ -43,13 +66,26 @@ pub(super) fn memory(of: &[ClientMemory]) -> Option<Amount> {
 }
 
 async fn all(call: Call, query: ListQuery) -> Reply {
+    let mut facets = Facet::of(&query, "show", SHOWN);
     let clients = async {
         let daemon = query.parsed("daemon", DaemonName::parse)?;
         let filter = ClientFilter { daemon, tenant: query.parsed("tenant", TenantName::parse)? };
-        call.app.service.clients(&call.ctx, &filter, false, &query.page()?).await
+        let choice = query.one_of("show", "a choice of clients", SHOWN, |(name, _)| name)?;
+        let mut clients = call.app.service.clients(&call.ctx, &filter, false, &Page::whole()).await?.items;
+        for (facet, (name, _)) in facets.iter_mut().zip(SHOWN) {
+            facet.count = Some(clients.iter().filter(|client| is_shown(client, name)).count());
+        }
+        clients.retain(|client| is_shown(client, choice.map_or("", |(name, _)| name)));
+        if query.is_sorted() {
+            return query.sorted_page(clients, COLUMNS);
+        }
+        let page = query.page()?;
+        let after = page.key::<ClientId>()?;
+        clients.retain(|client| after.is_none_or(|after| client.id > after));
+        Ok(page.cut(clients, |client| client.id.to_string()))
     };
-    let page = query.list(&call, Section::Clients, &["daemon", "tenant"], clients).await?;
-    Ok(page.with_daemons(&call).await?.answer(|page| ClientsPage { page }))
+    let page = query.list(&call, Section::Clients, &["daemon", "tenant", "show"], clients).await?;
+    Ok(page.with_daemons(&call).await?.answer(|page| ClientsPage { page, facets }))
 }
 
 #[derive(Template)]

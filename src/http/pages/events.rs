@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::format::Moment;
 use super::frame::{Frame, Section};
 use super::gpus::GpuDisplayNames;
-use super::lists::{ListQuery, ROWS, list_page};
+use super::lists::{Facet, ListQuery, ROWS, list_page};
 use super::rendered;
 use crate::domain::access::Role;
 use crate::domain::client::ClientId;
@@ -33,13 +33,31 @@ const WITHIN: [(&str, &str, i64); 3] = [
     ("7d", "the last week", 7 * 24 * 60 * 60 * 1000),
 ];
 
+/// Choices of types: the beginnings of their names, and what they are about.
+const TYPES: [(&str, &str); 8] = [
+    ("client.,lease.", "Clients"),
+    ("tenant.", "Tenants"),
+    ("daemon.,server.,settings.,foreign_daemon.", "Daemons"),
+    ("layout.", "Layouts"),
+    ("gpu.,compute_mode.,bypass.", "GPUs"),
+    ("incident.,breach.,exposure.,foreign_user.", "Incidents"),
+    ("operation.", "Operations"),
+    ("host.,manager.,database.,event.,events.,token.,session.", "Host and access"),
+];
+
 pub(super) fn router() -> Router<AppState> {
     Router::new().route("/events", get(list)).route("/events/{id}", get(show))
 }
 
-list_page!(EventsPage, "events.html", Event);
+list_page!(EventsPage, "events.html", Event, facets: Vec<Facet>);
 
 impl EventsPage {
+    /// The types among which the form lets choose: those of the choice that is in force, with its value.
+    fn types(&self) -> Option<(&'static str, Vec<EventType>)> {
+        let facet = facet_of(self.query.text("type"))?;
+        Some((facet, types_of(facet)?))
+    }
+
     /// Filter fields that are not in the form, and that links set.
     fn brought(&self) -> impl Iterator<Item = (&str, &str)> {
         let brought = ["client", "operation", "incident", "gpu"];
@@ -84,20 +102,25 @@ async fn list(call: Call, query: ListQuery) -> Reply {
         }
         service.events(&call.ctx, filter, Order::NewestFirst, &query.page()?).await
     };
-    Ok(query.list(&call, Section::Events, &FILTER, events).await?.answer(|page| EventsPage { page }))
+    let page = query.list(&call, Section::Events, &FILTER, events).await?;
+    let mut facets = Facet::of(&query, "type", [("", "All")].into_iter().chain(TYPES));
+    if let Some(current) = query.text("type").and_then(facet_of) {
+        let all = facets.iter_mut().skip(1).zip(TYPES);
+        all.for_each(|(facet, (types, _))| facet.is_current = types == current);
+    }
+    Ok(page.answer(|page| EventsPage { page, facets }))
 }
 
-/// The types, grouped by the part before the dot.
-fn groups() -> Vec<(&'static str, Vec<EventType>)> {
-    let mut groups: Vec<(&'static str, Vec<EventType>)> = Vec::new();
-    for kind in EventType::ALL {
-        let group = kind.as_str().split_inclusive('.').next().unwrap_or_default();
-        match groups.iter_mut().find(|(name, _)| *name == group) {
-            Some((_, types)) => types.push(*kind),
-            None => groups.push((group, vec![*kind])),
-        }
-    }
-    groups
+/// The choice of types that an address names, or whose part it names.
+fn facet_of(types: &str) -> Option<&'static str> {
+    let named = EventFilter::parse_types(types).ok()?;
+    let has_all =
+        |(of, _): &&(&str, _)| types_of(of).is_some_and(|all| named.iter().all(|kind| all.contains(kind)));
+    TYPES.iter().find(has_all).map(|(of, _)| *of)
+}
+
+fn types_of(facet: &str) -> Option<Vec<EventType>> {
+    EventFilter::parse_types(facet).ok()
 }
 
 async fn show(call: Call, Path(id): Path<i64>) -> Reply {
@@ -189,12 +212,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_is_in_one_selectable_group() {
-        let groups = groups();
-        assert_eq!(groups.iter().map(|(_, types)| types.len()).sum::<usize>(), EventType::ALL.len());
-        for (group, types) in &groups {
-            assert_eq!(&EventFilter::parse_types(group).expect("a group"), types, "{group}");
+    fn every_type_is_in_one_choice() {
+        for kind in EventType::ALL {
+            let in_choice = |(facet, _): &&(&str, _)| types_of(facet).expect("types").contains(kind);
+            assert_eq!(TYPES.iter().filter(in_choice).count(), 1, "{}", kind.as_str());
         }
+        assert_eq!(facet_of("server.died"), Some(TYPES[2].0));
+        assert_eq!(facet_of(TYPES[2].0), Some(TYPES[2].0));
+        assert_eq!(facet_of("server.died,layout.drifted"), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use form_urlencoded::Serializer;
 
 use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
+use super::sorting::Sorting;
 use crate::domain::DaemonName;
 use crate::domain::access::Role;
 use crate::http::extract::Call;
@@ -19,6 +20,7 @@ use crate::service::page::{Page, Paged};
 pub(super) const ROWS: u32 = 50;
 
 /// The query of a list's address. An empty field of the filter means no filter.
+#[derive(Clone)]
 pub(super) struct ListQuery {
     path: String,
     query: Form,
@@ -86,10 +88,12 @@ impl ListQuery {
         }
     }
 
-    /// The address of the first page with one field of the filter set to another value.
-    pub(super) fn with(&self, name: &str, value: &str) -> String {
+    /// The address of the first page with some fields set to other values.
+    pub(super) fn with(&self, fields: &[(&str, &str)]) -> String {
         let mut query = self.query.clone();
-        query.replace(name, value);
+        for (name, value) in fields {
+            query.replace(name, *value);
+        }
         query.remove("cursor");
         Self { path: self.path.clone(), query }.at(None)
     }
@@ -117,13 +121,40 @@ impl ListQuery {
         frame.live = is_first && refused.is_empty() && !matches!(section, Section::Audit | Section::Tokens);
         let list = Listing { rows: paged.items, page_links, refused, is_first };
         let address = self.at(self.text("cursor"));
-        Ok(ListPage { frame, list, address, query: self.query.clone(), fields, daemons: Vec::new() })
+        let (query, sorting) = (self.query.clone(), Sorting::of(self));
+        Ok(ListPage { frame, list, address, query, sorting, fields, daemons: Vec::new() })
     }
 
     /// Links to other pages.
     pub(super) fn page_links(&self, next_cursor: Option<&str>) -> PageLinks {
         let first = (!self.is_first()).then(|| self.at(None));
         PageLinks { first, next: next_cursor.map(|cursor| self.at(Some(cursor))) }
+    }
+}
+
+/// A choice that narrows a list by one click.
+pub(super) struct Facet {
+    pub(super) label: &'static str,
+    pub(super) href: String,
+    pub(super) is_current: bool,
+    /// The number of its rows, where it is known.
+    pub(super) count: Option<usize>,
+}
+
+impl Facet {
+    /// The choices for a field: their values and labels.
+    pub(super) fn of(
+        query: &ListQuery,
+        field: &str,
+        choices: impl IntoIterator<Item = (&'static str, &'static str)>,
+    ) -> Vec<Self> {
+        let facet = |(value, label)| Self {
+            label,
+            href: query.with(&[(field, value)]),
+            is_current: query.text(field).unwrap_or_default() == value,
+            count: None,
+        };
+        choices.into_iter().map(facet).collect()
     }
 }
 
@@ -151,6 +182,7 @@ pub(super) struct ListPage<T> {
     pub(super) address: String,
     /// The query as it was written.
     pub(super) query: Form,
+    pub(super) sorting: Sorting,
     /// The fields of the filter.
     fields: &'static [&'static str],
     /// The daemons that the filter offers.
@@ -178,10 +210,10 @@ impl<T> ListPage<T> {
 
     /// Converts each row.
     pub(super) fn map<U>(self, row: impl FnMut(T) -> U) -> ListPage<U> {
-        let Self { frame, list, address, query, fields, daemons } = self;
+        let Self { frame, list, address, query, sorting, fields, daemons } = self;
         let Listing { rows, page_links, refused, is_first } = list;
         let list = Listing { rows: rows.into_iter().map(row).collect(), page_links, refused, is_first };
-        ListPage { frame, list, address, query, fields, daemons }
+        ListPage { frame, list, address, query, sorting, fields, daemons }
     }
 
     /// The response, with the status of the error of the filter.
@@ -236,20 +268,31 @@ impl<S: Send + Sync> FromRequestParts<S> for ListQuery {
 }
 
 #[cfg(test)]
+impl ListQuery {
+    /// The query of an address.
+    pub(super) fn at_address(address: &str) -> Self {
+        let (path, query) = address.split_once('?').unwrap_or((address, ""));
+        Self { path: path.to_owned(), query: Form::parse(query.as_bytes()) }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn next_page_keeps_the_filter() {
-        let query = Form::parse(b"type=client.%2Cdaemon.&daemon=&cursor=old&who=a+b");
-        let list_query = ListQuery { path: "/events".to_owned(), query };
+        let list_query = ListQuery::at_address("/events?type=client.%2Cdaemon.&daemon=&cursor=old&who=a+b");
         assert_eq!(list_query.at(Some("new=")), "/events?type=client.%2Cdaemon.&who=a+b&cursor=new%3D");
         assert_eq!(
             list_query.page_links(None).first.as_deref(),
             Some("/events?type=client.%2Cdaemon.&who=a+b")
         );
-        assert_eq!(list_query.with("daemon", "gpu 0"), "/events?type=client.%2Cdaemon.&who=a+b&daemon=gpu+0");
-        let plain = ListQuery { path: "/events".to_owned(), query: Form::parse(b"daemon=") };
+        assert_eq!(
+            list_query.with(&[("daemon", "gpu 0")]),
+            "/events?type=client.%2Cdaemon.&who=a+b&daemon=gpu+0"
+        );
+        let plain = ListQuery::at_address("/events?daemon=");
         assert_eq!(plain.at(None), "/events");
         assert!(plain.page_links(None).is_empty());
     }

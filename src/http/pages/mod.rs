@@ -31,6 +31,7 @@ mod search;
 mod session_guard;
 mod settings;
 mod sharing;
+mod sorting;
 mod spec_form;
 mod strip;
 mod tenants;

@@ -2,7 +2,7 @@
 
 pub mod writer;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use sqlx::Connection as _;
@@ -151,6 +151,22 @@ impl Service {
             return Ok(None);
         }
         Ok(store::tenants::events_visible_from(&mut *backend.parts.store.read().await?, name).await?)
+    }
+
+    /// When a client of each of these tenants last came or left, where an event that is still kept says it; and the time of the first of
+    /// these events.
+    pub async fn last_clients(
+        &self,
+        ctx: &RequestContext,
+        tenants: &[&TenantName],
+    ) -> Result<(BTreeMap<TenantName, i64>, i64), ServiceError> {
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let own: Vec<&TenantName> =
+            tenants.iter().copied().filter(|name| ctx.actor.sees(Some(name))).collect();
+        let mut reader = backend.parts.store.read().await?;
+        let last = store::events::last_clients(&mut reader, &own).await?;
+        let begin = store::events::oldest_with_time(&mut reader).await?;
+        Ok((last, begin.map_or(ctx.clock.unix_ms(), |(_, at)| at)))
     }
 
     /// The first event of a daemon; earlier ones are about another daemon of that name.

@@ -1,9 +1,12 @@
 //! Events: appended in the transaction of what they report, read in pages, and pruned from the oldest on.
 
+use std::collections::BTreeMap;
+
 use sqlx::{QueryBuilder, Row as _, Sqlite};
 use uuid::Uuid;
 
 use super::rows::{condition, execute};
+use super::values::AsText;
 use super::{Db, Result, connected_clients, from_json, incidents, parsed, to_json};
 use crate::domain::event::{
     Details, DomainEvent, Event, EventCause, EventFilter, EventSubject, EventTrigger, EventType, NewEvent,
@@ -203,6 +206,19 @@ pub async fn oldest(db: &mut Db) -> Result<Option<i64>> {
 pub async fn oldest_with_time(db: &mut Db) -> Result<Option<(i64, i64)>> {
     let row = sqlx::query!("SELECT id, at FROM events ORDER BY id LIMIT 1").fetch_optional(db).await?;
     Ok(row.map(|row| (row.id, row.at)))
+}
+
+/// When a client of each of these tenants last came or left, by the events that are still there.
+pub async fn last_clients(db: &mut Db, tenants: &[&TenantName]) -> Result<BTreeMap<TenantName, i64>> {
+    let names = to_json(&tenants);
+    let query = sqlx::query!(
+        r#"SELECT name AS "name: AsText<TenantName>", (SELECT at FROM events
+           WHERE tenant = name AND type IN ('client.connected', 'client.left') ORDER BY id DESC LIMIT 1) AS "at: i64"
+           FROM tenants WHERE name IN (SELECT value FROM json_each(?))"#,
+        names
+    );
+    let rows = query.fetch_all(db).await?.into_iter();
+    Ok(rows.filter_map(|row| Some((row.name.0, row.at?))).collect())
 }
 
 const COLUMNS: &str = "SELECT id, at, type, severity, subject, cause, message, details FROM events";

@@ -399,20 +399,29 @@
     return { showStatus, refresh };
   }
 
-  // Copying: a button with data-copy copies the text of the element that it names.
+  // Copying: a button has the text in data-copy-text, or names the element that has it in data-copy.
   document.addEventListener("click", async (event) => {
-    const button = event.target.closest("button[data-copy]");
+    const button = event.target.closest("button[data-copy], button[data-copy-text]");
     if (!button) return;
-    const source = document.getElementById(button.dataset.copy);
-    const word = button.textContent;
+    const text = button.dataset.copyText;
+    const source = text === undefined ? document.getElementById(button.dataset.copy) : button.parentElement;
+    const [word, name] = [button.textContent, button.getAttribute("aria-label")];
+    const show = (outcome) => {
+      if (text === undefined) button.textContent = outcome;
+      else { button.dataset.outcome = outcome; button.setAttribute("aria-label", outcome); }
+    };
     try {
-      await navigator.clipboard.writeText(source.value ?? source.textContent);
-      button.textContent = "Copied";
+      await navigator.clipboard.writeText(text ?? source.value ?? source.textContent);
+      show("Copied");
     } catch {
-      getSelection().selectAllChildren(source);
-      button.textContent = "Selected: copy it";
+      source.classList.add("whole-id");
+      getSelection().selectAllChildren(source.querySelector?.(".long") ?? source);
+      show("Selected: copy it");
     }
-    setTimeout(() => { button.textContent = word; }, 2000);
+    setTimeout(() => {
+      if (text === undefined) button.textContent = word;
+      else { delete button.dataset.outcome; button.setAttribute("aria-label", name); }
+    }, 2000);
   });
 
   // The text of a chosen file is copied into the field that its input names.

@@ -7,8 +7,6 @@ mod logs;
 mod rows;
 mod settings;
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 use axum::Router;
 use axum::routing::{get, post};
@@ -20,10 +18,11 @@ use super::banner::Banner;
 use super::format::{self, Amount, Amounts, Moment, Tone};
 use super::frame::{Frame, Section};
 use super::gpus::{GpuDisplayNames, GpuRow};
-use super::lists::ROWS;
+use super::lists::{ListQuery, ROWS};
 use super::operations::{OperationSummary, under_way};
 use super::rendered;
 use super::sharing::SharingPicture;
+use super::sorting::{SortColumns, SortValue, Sorting};
 use super::spec_form;
 use crate::domain::DaemonName;
 use crate::domain::condition::ConditionType;
@@ -34,14 +33,12 @@ use crate::domain::gpu::GpuRef;
 use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::active::PartitionPolicy;
-use crate::domain::layout::record::PartitionDrift;
 use crate::domain::layout::status::LayoutState;
 use crate::domain::operation::OperationRequest;
 use crate::domain::wedge::WedgePolicy;
 use crate::http::AppState;
 use crate::http::extract::{Call, Path};
 use crate::http::problem::Reply;
-use crate::service::daemons::DaemonView;
 use crate::service::daemons::foreign::ForeignDaemonView;
 use crate::service::page::Page;
 use crate::service::tenants::clients::{ClientFilter, ClientView};
@@ -64,25 +61,28 @@ pub(super) fn router() -> Router<AppState> {
         .merge(actions::router())
 }
 
+/// A daemon in the list, with the number of its tenants and the sum of their memory limits on all its GPUs.
+type DaemonRow = (DaemonSummary, u64, Amount);
+
 #[derive(Template)]
 #[template(path = "daemons/list.html")]
 struct DaemonsPage {
     frame: Frame,
-    rows: Vec<DaemonSummary>,
-    /// The number of tenants of each daemon that has any.
-    tenants: BTreeMap<DaemonName, u64>,
+    rows: Vec<DaemonRow>,
+    sorting: Sorting,
     gpus: Vec<GpuRow>,
     names: GpuDisplayNames,
     foreign: Vec<ForeignDaemonView>,
 }
 
-impl DaemonsPage {
-    /// The sum of the memory limits of a daemon's tenants, on all its GPUs.
-    fn limits(&self, daemon: &DaemonView) -> Amount {
-        let rows = self.gpus.iter().filter(|row| daemon.spec.gpus.contains(&row.gpu.uuid));
-        Amount(rows.map(|row| row.gpu.memory_limits).sum())
-    }
-}
+const COLUMNS: SortColumns<'static, DaemonRow> = &[
+    ("name", |(row, ..)| SortValue::Text(row.daemon.name.natural_key())),
+    ("state", |(row, ..)| SortValue::Text(row.badge.words())),
+    ("mode", |(row, ..)| SortValue::Text(row.daemon.spec.mode.as_str().to_owned())),
+    ("clients", |(row, ..)| SortValue::number(Some(row.clients))),
+    ("tenants", |(_, tenants, _)| SortValue::number(Some(*tenants))),
+    ("limits", |(.., limits)| SortValue::number(Some(limits.0))),
+];
 
 #[derive(Template)]
 #[template(path = "daemons/daemon.html")]
@@ -132,25 +132,29 @@ impl DaemonPage {
         effective.is_none_or(|effective| effective.servers.is_empty())
     }
 
-    /// A drifted partition in words, with the display name of its GPU.
-    fn drifted(&self, drift: &PartitionDrift) -> String {
-        drift.to_string().replace(drift.gpu.as_str(), &self.gpus.name(&drift.gpu))
-    }
-
     /// The number of clients of a server.
     fn clients_of(&self, server: u32) -> usize {
         self.clients.iter().filter(|client| client.server == server).count()
     }
 }
 
-async fn list(call: Call) -> Reply {
+async fn list(call: Call, query: ListQuery) -> Reply {
     let Call { app, ctx } = &call;
-    let (gpus, rows) = (call.gpus().await?, daemon_rows(&call).await?);
+    let gpus = call.gpus().await?;
     let tenants = app.service.tenant_counts(ctx).await?;
+    let row = |row: DaemonSummary| {
+        let gpus = gpus.iter().filter(|gpu| row.daemon.spec.gpus.contains(&gpu.gpu.uuid));
+        let limits = Amount(gpus.map(|gpu| gpu.gpu.memory_limits).sum());
+        let tenants = tenants.get(&row.daemon.name).copied().unwrap_or_default();
+        (row, tenants, limits)
+    };
+    let mut rows: Vec<DaemonRow> = daemon_rows(&call).await?.into_iter().map(row).collect();
+    query.sort(&mut rows, COLUMNS)?;
     let foreign = app.service.foreign_daemons(ctx).await?;
     let frame = call.frame(Section::Daemons, "Daemons").await.live();
     let names = GpuDisplayNames::of(&gpus);
-    Ok(rendered(&DaemonsPage { frame, rows, tenants, gpus, names, foreign }))
+    let sorting = Sorting::of(&query);
+    Ok(rendered(&DaemonsPage { frame, rows, sorting, gpus, names, foreign }))
 }
 
 async fn show(call: Call, Path(name): Path<DaemonName>) -> Reply {

@@ -14,8 +14,10 @@ use super::chart::{Chart, ChartLimit, SpanQuery};
 use super::format;
 use super::forms::Form;
 use super::frame::{Frame, Section};
+use super::lists::ListQuery;
 use super::rendered;
 use super::sharing::SharingPicture;
+use super::sorting::{SortColumns, SortValue, Sorting};
 use super::vitals::VitalFigure;
 use crate::domain::history::Measure;
 use crate::domain::incident::IncidentFilter;
@@ -71,8 +73,22 @@ const OF_A_PAGE: usize = 32;
 #[template(path = "gpus.html")]
 struct GpusPage {
     frame: Frame,
-    gpus: Vec<(GpuRow, Option<SharingPicture>)>,
+    gpus: Vec<PicturedGpu>,
+    sorting: Sorting,
 }
+
+type PicturedGpu = (GpuRow, Option<SharingPicture>);
+
+const COLUMNS: SortColumns<'static, PicturedGpu> = &[
+    ("memory", |(row, _)| SortValue::number(row.gpu.memory_used)),
+    ("limits", |(row, _)| SortValue::number(Some(row.gpu.memory_limits))),
+    ("utilisation", |(row, _)| {
+        SortValue::number(row.gpu.vitals.as_ref().and_then(|vitals| vitals.utilization_percent))
+    }),
+    ("temperature", |(row, _)| {
+        SortValue::number(row.gpu.vitals.as_ref().and_then(|vitals| vitals.temperature_celsius))
+    }),
+];
 
 #[derive(Template)]
 #[template(path = "gpu.html")]
@@ -92,10 +108,11 @@ struct GpuPage {
     chart: Chart,
 }
 
-async fn list(call: Call) -> Reply {
-    let gpus = call.pictures().await?;
+async fn list(call: Call, query: ListQuery) -> Reply {
+    let mut gpus = call.pictures().await?;
+    query.sort(&mut gpus, COLUMNS)?;
     let frame = call.frame(Section::Gpus, "GPUs").await.live();
-    Ok(rendered(&GpusPage { frame, gpus }))
+    Ok(rendered(&GpusPage { frame, gpus, sorting: Sorting::of(&query) }))
 }
 
 async fn show(call: Call, Path(name): Path<String>, Query(query): Query<SpanQuery>) -> Reply {

@@ -2,6 +2,7 @@
 
 mod environment;
 mod form;
+mod last_use;
 mod leases;
 mod prediction;
 
@@ -10,6 +11,7 @@ use axum::Router;
 use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::{get, post};
 
+use self::last_use::{LastUse, with_last_use};
 use self::prediction::places;
 use super::banner::Banner;
 use super::chart::{Chart, ChartLimit, SpanQuery};
@@ -17,8 +19,9 @@ use super::format::{self, Amount, Amounts, Badge, Tone, or, or_dash};
 use super::forms::rehearsal_refusal;
 use super::frame::{Frame, Section};
 use super::gpus::{GpuDisplayNames, GpuRow};
-use super::lists::{ListQuery, list_page};
+use super::lists::{Facet, ListQuery, list_page};
 use super::sharing::SharingPicture;
+use super::sorting::{SortColumns, SortValue};
 use super::{rendered, spec_form};
 use crate::domain::access::{Right, Role};
 use crate::domain::client::LeaseKind;
@@ -40,7 +43,7 @@ use crate::http::extract::{Call, Path, Query};
 use crate::http::problem::{Answer, Problem, Reply};
 use crate::service::daemons::DaemonView;
 use crate::service::history::HistoryOf;
-use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::page::{MAX_LIMIT, Page, Paged};
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 use crate::service::tenants::deletion::TenantDeletion;
 use crate::service::tenants::leases::HeldLease;
@@ -66,7 +69,28 @@ pub(super) fn router() -> Router<AppState> {
 /// Events shown for a tenant.
 const EVENTS: u32 = 10;
 
-list_page!(TenantsPage, "tenants.html", TenantView);
+type TenantRow = (TenantView, LastUse);
+
+list_page!(TenantsPage, "tenants.html", TenantRow, facets: Vec<Facet>);
+
+const COLUMNS: SortColumns<'static, TenantRow> = &[
+    ("name", |(tenant, _)| SortValue::Text(tenant.name.natural_key())),
+    ("state", |(tenant, _)| SortValue::Text(format::ready(&tenant.status.conditions).word.to_owned())),
+    ("daemon", |(tenant, _)| SortValue::Text(tenant.spec.daemon.natural_key())),
+    ("memory", |(tenant, _)| {
+        let limit = tenant.spec.device_memory_limit.as_ref();
+        SortValue::number(limit.and_then(|limit| limit.sizes().map(MemoryLimit::bytes).max()))
+    }),
+    ("share", |(tenant, _)| {
+        let effective = tenant.status.effective.as_ref();
+        SortValue::number(effective.and_then(|effective| effective.threads.sms()))
+    }),
+    ("clients", |(tenant, _)| SortValue::number(Some(tenant.status.clients))),
+    ("used", |(_, used)| used.sort_value()),
+];
+
+/// Values of the facet of use.
+const USES: [(&str, &str); 2] = [("now", "In use"), ("idle", "Idle")];
 
 /// The share of the SMs in a list: its partitions, or that of the spec.
 fn listed_share(tenant: &TenantView) -> String {
@@ -105,12 +129,21 @@ async fn all(call: Call, query: ListQuery) -> Reply {
         let daemon = query.parsed("daemon", DaemonName::parse)?;
         let text = query.text("q").map(str::to_lowercase);
         let filter = TenantFilter { daemon, text, ..TenantFilter::default() };
-        let mut tenants = call.app.service.tenants(&call.ctx, &filter, &query.page()?).await?;
+        let in_use = query.one_of("use", "a use", USES, |(name, _)| name)?.map(|(name, _)| name == "now");
+        let is_whole = query.is_sorted() || in_use.is_some();
+        let page = if is_whole { Page::whole() } else { query.page()? };
+        let mut tenants = call.app.service.tenants(&call.ctx, &filter, &page).await?;
+        tenants.items.retain(|tenant| in_use.is_none_or(|in_use| in_use == (tenant.status.clients > 0)));
         tenants.items.sort_by_cached_key(|tenant| tenant.name.natural_key());
-        Ok(tenants)
+        let rows = with_last_use(&call, tenants.items).await?;
+        if is_whole {
+            return query.sorted_page(rows, COLUMNS);
+        }
+        Ok(Paged { items: rows, next_cursor: tenants.next_cursor })
     };
-    let page = query.list(&call, Section::Tenants, &["q", "daemon"], tenants).await?;
-    Ok(page.with_daemons(&call).await?.answer(|page| TenantsPage { page }))
+    let page = query.list(&call, Section::Tenants, &["q", "daemon", "use"], tenants).await?;
+    let facets = Facet::of(&query, "use", [("", "All")].into_iter().chain(USES));
+    Ok(page.with_daemons(&call).await?.answer(|page| TenantsPage { page, facets }))
 }
 
 #[derive(Template)]
