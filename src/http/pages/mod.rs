@@ -12,6 +12,7 @@ mod clients;
 mod daemons;
 mod events;
 mod failure;
+mod file;
 mod format;
 mod forms;
 mod frame;
@@ -71,7 +72,8 @@ pub(super) fn router(state: &AppState) -> (Router<AppState>, FormTargets) {
         .merge(timeline::router())
         .merge(audit::router())
         .merge(tokens::router())
-        .merge(settings::router());
+        .merge(settings::router())
+        .merge(file::router());
     let (pages, targets) = pages.into_parts();
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), session_guard::require));
     (open.merge(pages).layer(CompressionLayer::new()), targets)

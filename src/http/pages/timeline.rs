@@ -265,7 +265,7 @@ fn lane(
 
 /// The changes in the window, with their authors.
 async fn flags(call: &Call, window: TimeWindow) -> Result<Vec<ChangeFlag>, crate::service::ServiceError> {
-    let changes = call.what_changed(window.from, FLAGS).await?;
+    let changes = call.what_changed(window.from, Some(window.until), FLAGS).await?;
     let flag = |change: ChangeLine| ChangeFlag {
         x: window.x(change.at),
         at: Moment(change.at),

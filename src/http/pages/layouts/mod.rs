@@ -17,7 +17,8 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 
 use self::editor::EditedLayout;
-use self::gpu_kind::{GpuKind, LayoutPreview, choose};
+use self::gpu_kind::LayoutPreview;
+pub(super) use self::import::document;
 use self::target::Places;
 use super::format::{Badge, Moment};
 use super::forms::{Form, FormErrors};

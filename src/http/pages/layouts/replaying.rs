@@ -63,11 +63,14 @@ pub(super) async fn ask(call: Call, RawQuery(query): RawQuery) -> Reply {
 pub(super) async fn begin(call: Call, form: Form) -> Reply {
     call.ctx.require(Right::Operate)?;
     let places = Places::of(&call).await?;
-    let only_preview = form.text("do") != "start";
     let mut outcome = ReplayFormOutcome::default();
     let tried = attempt(&call, &form, &places, only_preview, &mut outcome).await;
     match tried {
         Ok(Some(replay)) => Ok(Redirect::to(&format!("/replays/{replay}")).into_response()),
+    if form.text("do") == "fill" {
+        return answer(&call, &form, places, outcome).await;
+    }
+    let only_preview = form.text("do") != "start";
         Ok(None) => answer(&call, &form, places, outcome).await,
         Err(error) => {
             outcome.preview = None;
