@@ -422,7 +422,7 @@
     const { into, chooses, submits } = event.target.dataset;
     document.getElementById(into).value = await file.text();
     // Choosing a file selects it as the source.
-    const source = document.getElementById(event.target.dataset.chooses ?? "");
+    const source = document.getElementById(chooses ?? "");
     if (source) source.checked = true;
     document.getElementById(submits ?? "")?.requestSubmit();
   });

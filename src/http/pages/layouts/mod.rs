@@ -26,6 +26,7 @@ use super::frame::{Frame, Section};
 use super::lists::{ListQuery, PageLinks, list_page};
 use super::routes::PageRoutes;
 use super::{refusal, rendered, spec_form};
+use crate::domain::host_file::HostObject;
 use crate::domain::layout::status::LayoutStatus;
 use crate::domain::layout::{Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
@@ -102,6 +103,8 @@ struct LayoutPage {
     places: Places,
     versions: Vec<Version>,
     page_links: PageLinks,
+    /// Its part of a host file.
+    yaml: String,
 }
 
 impl LayoutPage {
@@ -137,6 +140,8 @@ async fn layout_page(call: &Call, view: LayoutView, version: Option<Version>, pa
     let frame = call.frame(Section::Layouts, format!("Layout {name}")).await.live();
     let page_links = paging.page_links(paged.next_cursor.as_deref());
     let versions = paged.items;
+    let object = HostObject::Layout(&name, &version.layout, version.note.as_deref());
+    let yaml = app.service.host_object(ctx, object).await?;
     Ok(rendered(&LayoutPage {
         frame,
         version,
@@ -146,6 +151,7 @@ async fn layout_page(call: &Call, view: LayoutView, version: Option<Version>, pa
         places,
         versions,
         page_links,
+        yaml,
     }))
 }
 
