@@ -104,6 +104,14 @@ impl Default for MountedDirectories {
     }
 }
 
+/// Longest stored command line, in characters.
+const MAX_COMMAND: usize = 512;
+
+/// Returns a command line for the store: shortened, and without tokens.
+pub fn stored_command(command: &str) -> String {
+    crate::token::without_secrets(command).chars().take(MAX_COMMAND).collect()
+}
+
 /// A client as its daemon, the driver and /proc show it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientFacts {

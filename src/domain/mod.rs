@@ -38,6 +38,7 @@ mod fuzz;
 #[cfg(test)]
 #[path = "../fuzz.rs"]
 mod fuzz_inputs;
+pub mod given_file;
 pub mod gpu;
 pub mod health;
 pub mod history;

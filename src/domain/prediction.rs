@@ -7,6 +7,7 @@ use super::percentage::is_measured;
 use super::provisioning::ProvisioningStatus;
 use super::resolution::{Resolved, below_context, context_bytes, gpus_of, resolve};
 use super::shares;
+use super::sharing::difference;
 use super::tenant::TenantSpec;
 use super::{DaemonName, GpuUuid, MemoryLimit, TenantName, ThreadPercentage};
 
@@ -73,6 +74,11 @@ impl GpuPrediction {
     /// Returns the bytes that are left beside all limits; `None` if the limits exceed the allowed bytes, or if these are not known.
     pub fn left(&self) -> Option<u64> {
         self.allowed?.checked_sub(self.sum())
+    }
+
+    /// Returns the bytes that are left beside all limits, below 0 if these exceed the allowed ones.
+    pub fn bytes_left(&self) -> Option<i64> {
+        self.allowed.map(|allowed| difference(allowed, self.sum()))
     }
 
     /// Returns the bytes by which the limits exceed the allowed ones.

@@ -75,6 +75,29 @@ pub struct GpuSharing {
     pub bytes_left: Option<i64>,
 }
 
+impl GpuSharing {
+    /// Returns what is left once a tenant has these SMs of the GPU's `total` and the limits leave these bytes.
+    #[must_use]
+    pub fn with(
+        self,
+        tenant: Option<&TenantName>,
+        sms: Option<u32>,
+        total: Option<u32>,
+        bytes_left: Option<i64>,
+    ) -> Self {
+        let others = self.tenants.iter().filter(|other| Some(&other.name) != tenant).map(|other| other.sms);
+        let given = others.chain([sms]).map(|sms| sms.filter(|sms| Some(*sms) != total).map(i64::from));
+        let sms_left = match self.sms_left {
+            SmsLeft::Static { .. } => self.sms_left,
+            _ => match (total, given.sum::<Option<i64>>()) {
+                (Some(total), Some(given)) => SmsLeft::Shared(i64::from(total) - given),
+                _ => SmsLeft::Undivided,
+            },
+        };
+        Self { sms_left, bytes_left, ..self }
+    }
+}
+
 /// A daemon with everything that tells who shares its GPUs.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedDaemon<'d> {
@@ -162,7 +185,7 @@ impl SharedDaemon<'_> {
 }
 
 /// Returns a difference of bytes, which may be below 0.
-fn difference(of: u64, and: u64) -> i64 {
+pub(super) fn difference(of: u64, and: u64) -> i64 {
     i64::try_from(i128::from(of) - i128::from(and)).unwrap_or(if of < and { i64::MIN } else { i64::MAX })
 }
 
@@ -214,6 +237,18 @@ mod tests {
         assert_eq!(sharing("", &[web, batch, large]).sms_left, SmsLeft::Shared(-64), "shares may overlap");
         let whole = ("whole", r#"{"daemon":"gpu0","uid":0}"#);
         assert_eq!(sharing("", &[web, whole]).sms_left, SmsLeft::Undivided);
+    }
+
+    #[test]
+    fn edited_tenant_counts_with_its_new_share() {
+        let web = ("web", r#"{"daemon":"gpu0","uid":0,"sms":66}"#);
+        let now = sharing("", &[web, ("batch", r#"{"daemon":"gpu0","uid":0,"sms":32}"#)]);
+        let web = TenantName::parse("web").expect("a name");
+        let left = |tenant, sms| now.clone().with(tenant, sms, Some(132), Some(7)).sms_left;
+        assert_eq!(left(Some(&web), Some(48)), SmsLeft::Shared(52));
+        assert_eq!(left(None, Some(48)), SmsLeft::Shared(-14), "a new one comes beside the others");
+        assert_eq!(left(Some(&web), Some(132)), SmsLeft::Undivided, "no share of its own");
+        assert_eq!(now.with(None, None, None, Some(7)).bytes_left, Some(7));
     }
 
     #[test]

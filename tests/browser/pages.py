@@ -148,6 +148,7 @@ PAGES = {
     "token-new": "/tokens/new",
     "token-revoke": lambda host: f"/tokens/{host.api('GET', '/tokens')['items'][0]['id']}/revoke",
     "settings": "/settings",
+    "file": "/file",
     "maintenance": "/settings/maintenance",
     "operations": "/operations",
     "operation": lambda host: "/operations/" + host.api("GET", "/operations?limit=1")["items"][0]["id"],

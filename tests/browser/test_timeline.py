@@ -29,6 +29,15 @@ def test_timeline_shows_clients_incidents_and_changes(own_host, visitor):
     page.get_by_role("link", name="24 hours").click()
     expect(page.get_by_role("link", name="24 hours")).to_have_attribute("aria-current", "page")
     assert page.goto("/timeline?span=1y").status == 422
+    # An incident leads to the time around it; before it there was none, and the client was there already.
+    page.goto(f"/incidents/{incident['id']}")
+    page.get_by_role("link", name="Show on the timeline").click()
+    expect(bar).to_have_attribute("href", f"/incidents/{incident['id']}")
+    page.goto(f"/timeline?span=1h&until={incident['opened_at']}")
+    expect(page.get_by_role("group", name="gpu0: 1 client, 0 incidents")).to_be_visible()
+    expect(bar).to_have_count(0)
+    page.get_by_role("link", name="Later", exact=True).click()
+    expect(bar).to_have_count(1)
     viewer = visitor(host).log_in(host.token_for("viewer"), to="/timeline")
     expect(viewer.locator(".lane-picture .part rect")).to_have_count(1)
     expect(viewer.get_by_text("ada cordoned")).to_have_count(0)

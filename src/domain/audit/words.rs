@@ -20,7 +20,7 @@ impl AuditRecord {
             ("DELETE", "session") | ("POST", "logout") => "log out".to_owned(),
             ("DELETE", "maintenance") => "end maintenance".to_owned(),
             ("POST", "maintenance") => "begin maintenance".to_owned(),
-            ("PUT", "spec") => "apply host file".to_owned(),
+            (_, "spec") => "apply host file".to_owned(),
             ("POST", "new") => format!("create {}", singular(owner)),
             ("POST", noun) if noun.ends_with('s') && (owner.is_empty() || !noun.contains('-')) => {
                 format!("create {}", singular(noun))
@@ -74,6 +74,7 @@ mod tests {
             ("POST /settings/maintenance/end", "end maintenance"),
             ("DELETE /api/v1/host/maintenance", "end maintenance"),
             ("PUT /api/v1/host/spec", "apply host file"),
+            ("POST /host/spec", "apply host file"),
             ("POST /settings/confirm-host", "confirm host"),
             ("POST /api/v1/host/confirm", "confirm"),
             ("POST /api/v1/foreign-daemons/adopt-lost", "adopt lost"),

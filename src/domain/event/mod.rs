@@ -430,6 +430,9 @@ pub struct AffectedClient {
     /// Its program, without arguments, where that is known.
     #[serde(default)]
     pub program: Option<String>,
+    /// Its command line, as a lease shows it: the first 512 characters, without tokens. `null` where it is not known.
+    #[serde(default)]
+    pub command: Option<String>,
     /// Time at which the process started; `null` where it is not known.
     #[serde(default, with = "crate::rfc3339::option")]
     #[schema(value_type = Option<String>, format = DateTime)]

@@ -72,7 +72,7 @@ impl std::fmt::Display for HostChange {
             HostChangeAction::Change => '~',
             HostChangeAction::Delete => '-',
         };
-        write!(f, "{sign} {} {}", self.kind.as_str(), self.name)?;
+        write!(f, "{sign} {}", self.object())?;
         for HostFieldChange { field, before, after } in &self.fields {
             match (before, after) {
                 _ if self.kind == HostObjectKind::Layout && field == "steps" => {
@@ -93,6 +93,11 @@ impl std::fmt::Display for HostChange {
 }
 
 impl HostChange {
+    /// Returns the kind and the name of the object.
+    pub fn object(&self) -> String {
+        format!("{} {}", self.kind.as_str(), self.name)
+    }
+
     /// Returns true if a running daemon is restarted for it.
     fn restarts(&self) -> bool {
         (self.kind, self.action) == (HostObjectKind::Daemon, HostChangeAction::Change)

@@ -16,7 +16,7 @@ use crate::tenant::TenantSpec;
 use crate::{DaemonName, GpuUuid, LayoutName, TenantName};
 
 /// A host file as it is exported: the sections of [`super::HostFile`] that are not empty.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ExportedHost {
     version: &'static str,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -53,6 +53,40 @@ pub fn export(stored: &StoredHost, gpus: &[Gpu]) -> ExportedHost {
             .map(|(name, spec)| (name.clone(), tenant_fields(spec, gpus)))
             .collect(),
         bindings: bindings.collect(),
+    }
+}
+
+/// An object of a host.
+#[derive(Debug, Clone, Copy)]
+pub enum HostObject<'o> {
+    /// A daemon; its layout becomes a binding.
+    Daemon(&'o DaemonName, &'o DaemonSpec),
+    /// A tenant.
+    Tenant(&'o TenantName, &'o TenantSpec),
+    /// A layout, with its note.
+    Layout(&'o LayoutName, &'o Layout, Option<&'o str>),
+}
+
+impl HostObject<'_> {
+    /// Returns a host file that has this object alone.
+    pub fn alone(self, gpus: &[Gpu]) -> ExportedHost {
+        let mut file = ExportedHost { version: VERSION, ..ExportedHost::default() };
+        match self {
+            Self::Daemon(name, spec) => {
+                file.daemons.insert(name.clone(), daemon_fields(spec, gpus));
+                let bound = spec.layout.iter();
+                let bound = bound.map(|active| binding(active, None, spec, &StoredHost::default(), gpus));
+                file.bindings.extend(bound.map(|binding| (name.clone(), binding)));
+            }
+            Self::Tenant(name, spec) => {
+                file.tenants.insert(name.clone(), tenant_fields(spec, gpus));
+            }
+            Self::Layout(name, layout, note) => {
+                let layout = DocumentLayout::of(layout, note.map(str::to_owned), None);
+                file.layouts.insert(name.clone(), layout);
+            }
+        }
+        file
     }
 }
 

@@ -28,7 +28,7 @@ use super::{DaemonName, LayoutName, TemplateName, TenantName};
 
 pub use check::{FileErrors, fits, resolve};
 pub use diff::{HostChange, HostChangeAction, HostFieldChange, HostObjectKind, changes};
-pub use export::{ExportedHost, export};
+pub use export::{ExportedHost, HostObject, export};
 pub use template::{DaemonTemplate, TemplateOverride};
 
 /// The version of a host file's shape.

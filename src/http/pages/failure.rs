@@ -8,7 +8,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, Uri, header};
 use axum::response::Response;
 
-use super::frame::{Frame, Outside, Section};
+use super::frame::{Frame, Outside, PageLink, Section};
 use super::page;
 use crate::http::AppState;
 use crate::http::accept;
@@ -27,6 +27,22 @@ struct ProblemPage<'a> {
     what: &'a str,
     detail: &'a str,
     fields: &'a [FieldError],
+    /// The page that the refused request was about.
+    back: Option<PageLink>,
+}
+
+/// The page of what a path is about, or the list that it would be in.
+fn way_back(path: &str, status: u16, frame: &Frame) -> Option<PageLink> {
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let list = frame.menu.iter().flat_map(|group| &group.links);
+    let list =
+        list.into_iter().find(|link| parts.len() > 1 && link.href.strip_prefix('/') == Some(parts[0]))?;
+    Some(match parts[..] {
+        [_, name, _, ..] if name != "-" && status != 404 => {
+            PageLink::new(format!("{}/{name}", list.href), name)
+        }
+        _ => PageLink::new(list.href, list.label),
+    })
 }
 
 #[derive(Template)]
@@ -105,7 +121,8 @@ async fn as_page(
             let ctx = RequestContext::new(admission.actor, app.service.clock(), None);
             let call = Call { app: app.clone(), ctx };
             let frame = call.frame(Section::Elsewhere, what).await;
-            page(parts.status, &ProblemPage { frame, status, what, detail, fields })
+            let back = way_back(path, status, &frame);
+            page(parts.status, &ProblemPage { frame, status, what, detail, fields, back })
         }
         None => {
             let outside = Outside::of(&app.service).await;

@@ -12,6 +12,7 @@ mod clients;
 mod daemons;
 mod events;
 mod failure;
+mod file;
 mod format;
 mod forms;
 mod frame;
@@ -74,7 +75,8 @@ pub(super) fn router(state: &AppState) -> (Router<AppState>, FormTargets) {
         .merge(audit::router())
         .merge(tokens::router())
         .merge(settings::router())
-        .merge(hosts::router());
+        .merge(hosts::router())
+        .merge(file::router());
     let (pages, targets) = pages.into_parts();
     let pages = pages.layer(middleware::from_fn_with_state(state.clone(), session_guard::require));
     (open.merge(pages).layer(CompressionLayer::new()), targets)

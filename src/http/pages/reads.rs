@@ -94,13 +94,14 @@ impl Call {
         Ok(self.app.service.clients(&self.ctx, &filter, false, &all).await?.items)
     }
 
-    /// The changes since a time, grouped, with their authors by name; the newest first.
+    /// The changes since a time, up to another, grouped, with their authors by name; the newest first.
     pub(super) async fn what_changed(
         &self,
         since: i64,
+        until: Option<i64>,
         most: usize,
     ) -> Result<Vec<ChangeLine>, ServiceError> {
-        let groups = self.app.service.what_changed(&self.ctx, since, most).await?;
+        let groups = self.app.service.what_changed(&self.ctx, since, until, most).await?;
         let actors = groups.iter().map(|group| group.actor.as_str());
         let names = self.app.service.user_names(uids_of(actors)).await;
         let line = |group: ChangeGroup| {

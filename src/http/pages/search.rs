@@ -16,12 +16,13 @@ use crate::service::tenants::clients::ClientFilter;
 const OF_A_KIND: usize = 8;
 
 /// Actions: their words, their address, and the least role on the host that may do them.
-const ACTIONS: [(&str, &str, Role); 8] = [
+const ACTIONS: [(&str, &str, Role); 9] = [
     ("New tenant", "/tenants/-/new", Role::Admin),
     ("Set up a daemon", "/daemons/-/new", Role::Admin),
     ("New layout", "/layouts/-/new", Role::Operator),
     ("Import a layout", "/layouts/-/import", Role::Operator),
     ("Replay a layout", "/replays/new", Role::Operator),
+    ("Open a file: a host file, a layout document or a record", "/file", Role::Operator),
     ("New token", "/tokens/new", Role::Admin),
     ("Begin maintenance", "/settings/maintenance", Role::Admin),
     ("Host file", "/settings#host-file", Role::Viewer),

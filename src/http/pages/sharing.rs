@@ -197,8 +197,8 @@ impl MemoryBar {
 
 /// Returns the length of an amount on a bar, in percent.
 #[allow(clippy::cast_precision_loss, reason = "a place on a bar")]
-fn length(of: u64, scale: u64) -> f64 {
-    (of as f64 / scale as f64 * 10_000.0).round() / 100.0
+pub(super) fn length(of: u64, scale: u64) -> f64 {
+    (of as f64 / scale.max(1) as f64 * 10_000.0).round() / 100.0
 }
 
 /// Returns the colours of tenants on some GPUs.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use askama::Template;
 use axum::Router;
 use axum::routing::get;
+use jiff::tz::TimeZone;
 
 use super::format::{Lasting, Moment};
 use super::frame::{Frame, Section};
@@ -18,6 +19,7 @@ use crate::domain::count::{counted, joined};
 use crate::domain::event::{Event, EventFilter, EventType};
 use crate::domain::history::HistorySpan;
 use crate::domain::incident::IncidentFilter;
+use crate::domain::moment::parse_moment;
 use crate::domain::{DaemonName, TenantName};
 use crate::http::AppState;
 use crate::http::extract::Call;
@@ -50,6 +52,8 @@ struct TimelinePage {
     frame: Frame,
     span: HistorySpan,
     window: TimeWindow,
+    /// True if the window does not end now.
+    is_past: bool,
     lanes: Vec<Lane>,
     /// Changes, the newest first; none for users who may not read the audit log.
     changes: Vec<ChangeFlag>,
@@ -65,6 +69,10 @@ struct TimeWindow {
 }
 
 impl TimeWindow {
+    fn before(until: i64, span: HistorySpan) -> Self {
+        Self { from: until - span.ms(), until }
+    }
+
     /// The place of a time.
     #[allow(clippy::cast_precision_loss, reason = "a place in a picture")]
     fn x(self, at: i64) -> f64 {
@@ -132,24 +140,46 @@ struct ChangeFlag {
     href: String,
 }
 
+/// The address of the timeline with a time in the middle, or up to now if that comes earlier.
+pub(super) fn around(at: i64, now: i64) -> String {
+    let until = at + HistorySpan::Hour.ms() / 2;
+    if until >= now {
+        return "/timeline?span=1h".to_owned();
+    }
+    format!("/timeline?span=1h&until={}", Moment(until).machine())
+}
+
 async fn show(call: Call, query: ListQuery) -> Reply {
     let Call { app, ctx } = &call;
     ctx.require(Right::View)?;
     let offered = SPANS.map(|(span, _)| span);
     let span = query.one_of("span", "a span", offered, HistorySpan::as_str)?.unwrap_or_default();
-    let window = TimeWindow { from: call.now() - span.ms(), until: call.now() };
+    let until = query.parsed("until", |text| parse_moment(text, call.now(), &TimeZone::system()))?;
+    let until = until.filter(|until| *until < call.now());
+    let window = TimeWindow::before(until.unwrap_or(call.now()), span);
     let filter = EventFilter {
         types: vec![EventType::ClientConnected, EventType::ClientLeft],
         since: Some(window.from),
+        until,
         ..EventFilter::default()
     };
-    let events = app.service.events(ctx, filter, Order::NewestFirst, &Page::first(MAX_LIMIT)).await?;
+    let page = Page::first(MAX_LIMIT);
+    let events = app.service.events(ctx, filter.clone(), Order::NewestFirst, &page).await?;
     let is_cut = events.next_cursor.is_some();
     let cut = events.items.last().filter(|_| is_cut).map(|oldest| oldest.at);
+    let mut events = events.items;
+    if until.is_some() {
+        // Those who left later were connected all the time.
+        let later = EventFilter { since: until, until: None, ..filter };
+        let later = app.service.events(ctx, later, Order::OldestFirst, &page).await?.items;
+        events = later.into_iter().rev().chain(events).collect();
+    }
     let connected = call.clients(ClientFilter::default()).await?;
-    let stays = stays(&events.items, &connected, cut.unwrap_or(window.from), window.until);
+    let mut stays = stays(&events, &connected, cut.unwrap_or(window.from), call.now());
+    stays.retain(|stay| stay.from < window.until);
     let since = IncidentFilter { since: Some(window.from), ..IncidentFilter::default() };
-    let incidents = app.service.incidents(ctx, since, &Page::first(MAX_LIMIT)).await?.items;
+    let mut incidents = app.service.incidents(ctx, since, &page).await?.items;
+    incidents.retain(|incident| incident.opened_at < window.until);
     let colours = app.service.tenant_colours(ctx).await?;
     let names = call.gpu_names().await;
     let mut lanes = Vec::new();
@@ -172,7 +202,15 @@ async fn show(call: Call, query: ListQuery) -> Reply {
     }
     let frame = call.frame(Section::Timeline, Section::Timeline.label()).await;
     let changes = if frame.administers() { flags(&call, window).await? } else { Vec::new() };
-    Ok(rendered(&TimelinePage { frame, span, window, lanes, changes, cut: cut.map(Moment) }))
+    Ok(rendered(&TimelinePage {
+        frame,
+        span,
+        window,
+        is_past: until.is_some(),
+        lanes,
+        changes,
+        cut: cut.map(Moment),
+    }))
 }
 
 fn gpus_of(gpus: &[crate::domain::GpuUuid], names: &GpuDisplayNames) -> String {
@@ -265,7 +303,7 @@ fn lane(
 
 /// The changes in the window, with their authors.
 async fn flags(call: &Call, window: TimeWindow) -> Result<Vec<ChangeFlag>, crate::service::ServiceError> {
-    let changes = call.what_changed(window.from, FLAGS).await?;
+    let changes = call.what_changed(window.from, Some(window.until), FLAGS).await?;
     let flag = |change: ChangeLine| ChangeFlag {
         x: window.x(change.at),
         at: Moment(change.at),
@@ -300,6 +338,15 @@ mod tests {
         let spans: Vec<_> = stays.iter().map(|stay| (stay.client.pid, stay.from, stay.until)).collect();
         // The first one was there before the window.
         assert_eq!(spans, [(1, 5_000, Some(15_000)), (2, 10_000, Some(20_000)), (3, 30_000, Some(60_000))]);
+    }
+
+    #[test]
+    fn old_incident_is_in_the_middle() {
+        let hour = HistorySpan::Hour.ms();
+        assert_eq!(around(hour, hour + 1), "/timeline?span=1h");
+        assert_eq!(around(hour, 9 * hour), "/timeline?span=1h&until=1970-01-01T01:30:00.000Z");
+        let window = TimeWindow::before(hour * 3 / 2, HistorySpan::Hour);
+        assert!((window.x(hour) - WIDTH / 2.0).abs() < 0.1);
     }
 
     #[test]

@@ -33,14 +33,15 @@ impl Service {
         Ok(page.cut(rows, |row| row.id.to_string()))
     }
 
-    /// Returns the changes since a time, grouped for people: up to `most` groups, the newest first.
+    /// Returns the changes since a time, up to another, grouped for people: up to `most` groups, the newest first.
     pub async fn what_changed(
         &self,
         ctx: &RequestContext,
         since: i64,
+        until: Option<i64>,
         most: usize,
     ) -> Result<Vec<ChangeGroup>> {
-        let filter = AuditFilter { since: Some(since), changes_only: true, ..AuditFilter::default() };
+        let filter = AuditFilter { since: Some(since), until, changes_only: true, ..AuditFilter::default() };
         let rows = self.audit(ctx, &filter, &Page::first(MAX_LIMIT)).await?.items;
         Ok(what_changed(&rows).into_iter().take(most).collect())
     }

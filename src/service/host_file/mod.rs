@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use crate::domain::access::Right;
 use crate::domain::gpu::Gpu;
 use crate::domain::host_file::{
-    ExportedHost, HostChange, HostFile, HostSpec, StoredHost, changes, export, resolve, text,
+    ExportedHost, HostChange, HostFile, HostObject, HostSpec, StoredHost, changes, export, resolve, text,
 };
 use crate::domain::layout::Invalid;
 use crate::domain::layout::text::LayoutFormat;
@@ -92,6 +92,12 @@ impl Service {
         let exported = export(&stored, &gpus);
         let tag = tag_of(&exported);
         Ok(HostFileView { exported, tag })
+    }
+
+    /// Returns an object of the host as the text of a host file, in YAML.
+    pub async fn host_object(&self, ctx: &RequestContext, object: HostObject<'_>) -> Result<String> {
+        let gpus = self.with(&ctx.require(Right::View)?).held_gpus().await?;
+        Ok(text::write(&object.alone(&gpus), LayoutFormat::Yaml))
     }
 
     /// Changes the host to the state that a file describes.

@@ -13,7 +13,7 @@ use crate::harness::{Answer, Client, eventually};
 /// What is open to everybody.
 const OPEN: [&str; 4] = ["/login", "/logout", "/assets/{digest}/{name}", "/favicon.ico"];
 /// The forms that only ask what something would come to.
-const CHANGES_NOTHING: [&str; 2] = ["/tenants/-/predict", "/layouts/-/check"];
+const CHANGES_NOTHING: [&str; 3] = ["/tenants/-/predict", "/layouts/-/check", "/file"];
 /// A form that leads to the log-in.
 const LEAVES: &str = "/settings/log-out-everywhere";
 

@@ -7,7 +7,11 @@ use crate::harness::{Answer, InProcess, Served, eventually, unix_ms};
 
 /// Sends a form as an admin's browser does.
 fn send(host: &Served, path: &str, fields: &[(&str, &str)]) -> Answer {
-    let cookie = super::sessions::cookie(host, &host.token());
+    send_as(host, &host.token(), path, fields)
+}
+
+fn send_as(host: &Served, token: &str, path: &str, fields: &[(&str, &str)]) -> Answer {
+    let cookie = super::sessions::cookie(host, token);
     let form = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
     let request = format!(
         "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAccept: text/html\r\nSec-Fetch-Site: same-origin\r\n\
@@ -251,4 +255,93 @@ fn lowered_max_clients_is_reported() {
         let tenant = host.api().get("/api/v1/tenants/batch?fresh=true").ok();
         above(&tenant).is_none().then_some(())
     });
+}
+
+/// The value of a hidden field of a page.
+fn hidden<'p>(page: &'p str, name: &str) -> &'p str {
+    let (_, rest) =
+        page.split_once(&format!("name=\"{name}\" value=\"")).unwrap_or_else(|| panic!("no {name}: {page}"));
+    rest.split_once('"').expect("its end").0
+}
+
+#[test]
+fn host_file_is_compared_and_applied() {
+    let host = InProcess::ready();
+    let file = "version: v1\ntenants:\n  web: {daemon: gpu0, uid: 0, device_memory_limit: 1G}\n";
+    let compared = send(&host, "/file", &[("text", file)]);
+    assert_eq!(compared.status, 200, "{}", compared.text);
+    for shown in ["Create tenant web", "device_memory_limit: &#34;1G&#34;", "Apply 1 change<"] {
+        assert!(compared.text.contains(shown), "{shown}: {}", compared.text);
+    }
+    host.api().get("/api/v1/tenants/web").problem(404, "not-found");
+    let tag = hidden(&compared.text, "tag").replace("&#34;", "\"");
+    let fields =
+        [("text", file), ("tag", tag.as_str()), ("compared_at", hidden(&compared.text, "compared_at"))];
+    // Another caller is faster.
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": "2G"});
+    host.api().tenant("web", &spec).ok();
+    let outdated = send(&host, "/host/spec", &fields);
+    assert!(summary(&outdated, 412).contains("was changed since"), "{}", outdated.text);
+    for shown in
+        ["created tenant web on gpu0 with 2 GiB", "Change tenant web", "&#34;2G&#34; -&#62; &#34;1G&#34;"]
+    {
+        assert!(outdated.text.contains(shown), "{shown}: {}", outdated.text);
+    }
+    let tag = hidden(&outdated.text, "tag").replace("&#34;", "\"");
+    let applied = send(&host, "/host/spec", &[("text", file), ("tag", &tag)]);
+    assert_eq!(applied.status, 303, "{}", applied.text);
+    assert!(applied.header("location").expect("where").starts_with("/operations/"));
+    assert_eq!(host.api().get("/api/v1/tenants/web").ok()["spec"]["device_memory_limit"], 1 << 30);
+    assert!(send(&host, "/file", &[("text", file)]).text.contains("The host is what the file says"));
+    // What the file does not have goes only with the box, and the button says so.
+    let daemon = format!("{file}daemons: {{gpu0: {{gpus: [0]}}}}\n");
+    let pruned = send(&host, "/file", &[("text", &daemon), ("prune", "yes")]);
+    for shown in ["Delete tenant demo", ", and delete "] {
+        assert!(pruned.text.contains(shown), "{shown}: {}", pruned.text);
+    }
+}
+
+#[test]
+fn given_files_are_recognized() {
+    let host = InProcess::stopped();
+    let given = |text: &str| send(&host, "/file", &[("text", text)]);
+    let layouts = "version: v1\nlayouts: {web: {steps: []}}";
+    let page = given(layouts).text;
+    for shown in ["A layout document", "<strong>web</strong>, 0 steps", "formaction=\"/replays/new\""] {
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
+    for path in ["/layouts/-/import", "/replays/new"] {
+        let filled = send(&host, path, &[("text", layouts), ("do", "fill")]);
+        assert!(
+            filled.status == 200 && filled.text.contains("layouts: {web: {steps: []}}"),
+            "{}",
+            filled.text
+        );
+    }
+    host.api().get("/api/v1/layouts/web").problem(404, "not-found");
+    let record = r#"{"format": "mps-manager recording 1", "made_by": "0.1.0", "gpu": {"name": "NVIDIA L40S"}, "commands": []}"#;
+    assert!(given(record).text.contains("A record of NVIDIA L40S"));
+    for (text, why) in [
+        ("", "there is nothing in it"),
+        ("kind: Pod", "a layout document (of Export on a layout&#39;s page)"),
+        ("version: v1\nlayouts: {web: {}}", "steps"),
+        ("version: v1\ndaemons: {gpu0: {gpus: [9]}}", "/daemons/gpu0/gpus"),
+    ] {
+        let shown = given(text);
+        assert!(summary(&shown, 200).contains(why), "{text}: {}", shown.text);
+    }
+}
+
+#[test]
+fn refused_action_leads_back_to_its_subject() {
+    let host = InProcess::ready();
+    let made = host.api().post("/api/v1/tokens", &json!({"name": "watcher", "grant": "viewer"})).ok();
+    let viewer = made["secret"].as_str().expect("a token").to_owned();
+    for (token, path, back) in [
+        (&viewer, "/daemons/gpu0/start", "href=\"/daemons/gpu0\">To gpu0<"),
+        (&host.token(), "/daemons/nobody/start", "href=\"/daemons\">To Daemons<"),
+    ] {
+        let answer = send_as(&host, token, path, &[]);
+        assert!(answer.status >= 400 && answer.text.contains(back), "{path}: {}", answer.text);
+    }
 }

@@ -428,10 +428,63 @@
   document.addEventListener("change", async (event) => {
     const file = event.target.matches("input[type=file][data-into]") && event.target.files[0];
     if (!file) return;
-    document.getElementById(event.target.dataset.into).value = await file.text();
+    const { into, chooses, submits } = event.target.dataset;
+    document.getElementById(into).value = await file.text();
     // Choosing a file selects it as the source.
-    const source = document.getElementById(event.target.dataset.chooses ?? "");
+    const source = document.getElementById(chooses ?? "");
     if (source) source.checked = true;
+    document.getElementById(submits ?? "")?.requestSubmit();
+  });
+
+  // A file that is dropped anywhere on the page of a form with data-drop becomes the text of the field that it names.
+  const takesDrops = document.querySelector("form[data-drop]");
+  for (const kind of takesDrops ? ["dragover", "dragleave", "drop"] : []) {
+    document.addEventListener(kind, async (event) => {
+      if (![...event.dataTransfer.types].includes("Files")) return;
+      event.preventDefault();
+      takesDrops.classList.toggle("dropping", kind === "dragover");
+      const file = kind === "drop" && event.dataTransfer.files[0];
+      if (!file) return;
+      document.getElementById(takesDrops.dataset.drop).value = await file.text();
+      takesDrops.requestSubmit();
+    });
+  }
+
+  // A slider sets the field beside it and follows it; moving it makes the choice that needs the field.
+  for (const range of document.querySelectorAll("input[type=range][data-sets]")) {
+    const field = document.getElementById(range.dataset.sets);
+    const follow = () => {
+      const typed = field.value.trim().match(/^(\d+(?:\.\d+)?)\s*([GM]?)/i);
+      if (typed) range.value = typed[2].toUpperCase() === "M" ? typed[1] / 1024 : typed[1];
+    };
+    field.addEventListener("input", follow);
+    range.addEventListener("input", () => {
+      field.value = range.value + (range.dataset.unit ?? "");
+      const choice = document.getElementById(range.dataset.chooses ?? "");
+      if (choice) choice.checked = true;
+    });
+    follow();
+  }
+
+  // A size that still fits becomes a step at the end of the layout's text.
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button[data-adds]");
+    if (!button) return;
+    const field = document.getElementById("text");
+    const names = new Set(Array.from(field.value.matchAll(/partition:\s*"?([\w-]+)/g), (found) => found[1]));
+    let number = 1;
+    while (names.has(`part_${number}`)) number += 1;
+    const step = `- add: {gpu: ${button.dataset.gpu}, partition: part_${number}, chunks: ${button.dataset.adds}}`;
+    const text = field.value.trimEnd();
+    const steps = [...text.matchAll(/^([ \t]*)- .*$/gm)];
+    const last = steps.at(-1);
+    if (last) {
+      const end = last.index + last[0].length;
+      field.value = `${text.slice(0, end)}\n${last[1]}${step}${text.slice(end)}\n`;
+    } else {
+      field.value = `${text.replace(/^steps:.*$/m, "").trimEnd()}\nsteps:\n  ${step}\n`;
+    }
+    field.dispatchEvent(new Event("input", { bubbles: true }));
   });
 
   // A form is submitted once, however often its button is clicked.

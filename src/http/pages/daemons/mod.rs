@@ -30,6 +30,7 @@ use crate::domain::daemon::{DaemonSpec, DesiredState, Management, Mode, Phase};
 use crate::domain::drift::DriftPolicy;
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::gpu::GpuRef;
+use crate::domain::host_file::HostObject;
 use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::active::PartitionPolicy;
@@ -101,6 +102,8 @@ struct DaemonPage {
     is_adopted: bool,
     /// Its operations that have not ended.
     under_way: Vec<OperationSummary>,
+    /// Its part of a host file.
+    yaml: String,
 }
 
 impl DaemonPage {
@@ -181,6 +184,7 @@ async fn show(call: Call, Path(name): Path<DaemonName>) -> Reply {
         under_way: under_way(&call, Some(&name)).await?,
         has_more_tenants: tenants.next_cursor.is_some(),
         tenants: tenants.items,
+        yaml: service.host_object(ctx, HostObject::Daemon(&name, &row.daemon.spec)).await?,
         row,
         gpus,
         clients,

@@ -9,6 +9,7 @@ use crate::domain::incident::{EvidenceKind, EvidenceWorth, IncidentEnd, Incident
 use crate::domain::layout::VersionRef;
 use crate::http::pages::format::{Lasting, Tone};
 use crate::http::pages::frame::Frame;
+use crate::http::pages::timeline::around;
 use crate::service::incidents::IncidentView;
 
 /// Most clients that a fact names.
@@ -160,6 +161,7 @@ pub(super) fn actions(
     holders: &[FaultHolder],
     layout: Option<&VersionRef>,
     frame: &Frame,
+    now: i64,
 ) -> Vec<RepairAction> {
     use IncidentKind as Kind;
     let IncidentView { daemon, kind, gpus, .. } = incident;
@@ -208,6 +210,7 @@ pub(super) fn actions(
             }
             _ => None,
         });
+        actions.push(link("Show on the timeline", around(incident.opened_at, now)));
     }
     actions
 }

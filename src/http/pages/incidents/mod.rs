@@ -112,7 +112,7 @@ async fn show(call: Call, Path(id): Path<i64>) -> Reply {
         course: course(&incident, call.now()),
         facts: cause_facts(&incident),
         lost: TenantLosses::of(&incident),
-        actions: actions(&incident, &events, &holders, layout.as_ref(), &frame),
+        actions: actions(&incident, &events, &holders, layout.as_ref(), &frame, call.now()),
         users: app.service.user_names(users.collect()).await,
         unrecorded: unrecorded(&call).await,
         row: IncidentRow::of(incident, call.now()),

@@ -135,6 +135,11 @@ pub(super) struct RolePreview {
 }
 
 impl LayoutPreview {
+    /// Previews a layout on the GPUs of this daemon, or else on those of its product.
+    pub(super) fn of(layout: &Layout, daemon: &str, gpu_kinds: &[GpuKind]) -> Self {
+        Self::on(layout, choose(gpu_kinds, daemon, layout.sku.as_deref()))
+    }
+
     /// Previews a layout on a kind of GPU; steps that do not fit are listed, and left out of the map.
     pub(super) fn on(layout: &Layout, gpu_kind: Option<&GpuKind>) -> Self {
         let Some(gpu_kind) = gpu_kind else { return Self::default() };
@@ -166,6 +171,25 @@ impl LayoutPreview {
         let roles = layout.roles().into_iter().map(of_role).collect();
         Self { gpu_kind: Some(gpu_kind.clone()), roles, too_many }
     }
+
+    /// Returns the sizes that still fit; a layout without steps has one empty GPU.
+    pub(super) fn sizes_left(&self) -> Vec<SizesLeft> {
+        let Some(GpuKind { chunks, chunk_sms, .. }) = &self.gpu_kind else { return Vec::new() };
+        let of =
+            |role, free| SizesLeft { role, sizes: (1..=free).map(|size| (size, size * chunk_sms)).collect() };
+        match self.roles.as_slice() {
+            [] => vec![of(0, *chunks)],
+            roles => roles.iter().map(|role| of(role.role, role.free)).collect(),
+        }
+    }
+}
+
+/// Sizes of a partition that still fits on the GPU of a role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SizesLeft {
+    pub(super) role: Role,
+    /// Each with its chunks and its SMs.
+    pub(super) sizes: Vec<(u32, u32)>,
 }
 
 fn too_many_chunks(requested: u32, free: u32, gpu_kind: &GpuKind) -> String {
@@ -225,6 +249,9 @@ mod tests {
             outcome.roles.iter().map(|role| (role.role, role.used, role.free)).collect();
         assert_eq!(used, [(0, 15, 0), (1, 3, 12)]);
         assert_eq!(outcome.roles[1].strip.cells[0].description(), "d: 24 SMs in 3 chunks, for web");
+        let left = outcome.sizes_left();
+        assert_eq!((left[0].sizes.len(), left[1].sizes.last()), (0, Some(&(12, 96))));
+        assert_eq!(LayoutPreview::on(&layout(""), Some(&gpu_kind())).sizes_left()[0].sizes.len(), 15);
     }
 
     #[test]

@@ -37,6 +37,11 @@ pub(super) async fn show(call: Call) -> Result<Response, Problem> {
 
 pub(super) async fn import(call: Call, form: Form) -> Result<Response, Problem> {
     let Call { app, ctx } = &call;
+    if form.text("do") == "fill" {
+        ctx.require(Right::Operate)?;
+        let frame = call.frame(Section::Layouts, TITLE).await;
+        return Ok(rendered(&ImportPage { frame, form: &form, refused: FormErrors::default() }));
+    }
     let import = async {
         let text = text::write(&renamed(&form)?, LayoutFormat::Json);
         app.service.import_layouts(ctx, text, LayoutFormat::Json, WriteOptions::default()).await
@@ -57,7 +62,7 @@ pub(super) async fn import(call: Call, form: Form) -> Result<Response, Problem> 
 }
 
 /// Reads the document in a form; an error in it names the place.
-pub(super) fn document(form: &Form) -> Result<Document, ServiceError> {
+pub(in crate::http::pages) fn document(form: &Form) -> Result<Document, ServiceError> {
     let typed = form.typed("text");
     if typed.trim().is_empty() {
         return Err(ServiceError::field(

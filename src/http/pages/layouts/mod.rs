@@ -17,7 +17,8 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 
 use self::editor::EditedLayout;
-use self::gpu_kind::{GpuKind, LayoutPreview, choose};
+use self::gpu_kind::LayoutPreview;
+pub(super) use self::import::document;
 use self::target::Places;
 use super::format::{Badge, Moment};
 use super::forms::{Form, FormErrors};
@@ -25,8 +26,9 @@ use super::frame::{Frame, Section};
 use super::lists::{ListQuery, PageLinks, list_page};
 use super::routes::PageRoutes;
 use super::{refusal, rendered, spec_form};
+use crate::domain::host_file::HostObject;
 use crate::domain::layout::status::LayoutStatus;
-use crate::domain::layout::{Layout, Version, VersionRef};
+use crate::domain::layout::{Version, VersionRef};
 use crate::domain::{DaemonName, LayoutName};
 use crate::http::extract::{Call, Path, Query};
 use crate::http::problem::Reply;
@@ -101,6 +103,8 @@ struct LayoutPage {
     places: Places,
     versions: Vec<Version>,
     page_links: PageLinks,
+    /// Its part of a host file.
+    yaml: String,
 }
 
 impl LayoutPage {
@@ -132,10 +136,12 @@ async fn layout_page(call: &Call, view: LayoutView, version: Option<Version>, pa
     let number = newest.version;
     let version = version.unwrap_or(newest);
     let on = holders.first().map_or("", |holder| holder.daemon.name.as_str());
-    let preview = preview(&version.layout, on, &gpu_kind::all(call).await?);
+    let preview = LayoutPreview::of(&version.layout, on, &gpu_kind::all(call).await?);
     let frame = call.frame(Section::Layouts, format!("Layout {name}")).await.live();
     let page_links = paging.page_links(paged.next_cursor.as_deref());
     let versions = paged.items;
+    let object = HostObject::Layout(&name, &version.layout, version.note.as_deref());
+    let yaml = app.service.host_object(ctx, object).await?;
     Ok(rendered(&LayoutPage {
         frame,
         version,
@@ -145,12 +151,8 @@ async fn layout_page(call: &Call, view: LayoutView, version: Option<Version>, pa
         places,
         versions,
         page_links,
+        yaml,
     }))
-}
-
-/// The preview of a layout on the GPUs of this daemon, or else on those of its product.
-fn preview(layout: &Layout, daemon: &str, gpu_kinds: &[GpuKind]) -> LayoutPreview {
-    LayoutPreview::on(layout, choose(gpu_kinds, daemon, layout.sku.as_deref()))
 }
 
 #[derive(Template)]
@@ -190,7 +192,7 @@ async fn compare(
     let right = app.service.layout_version(ctx, &version(to)).await?;
     let lines = diff::lines(&left.layout, &right.layout);
     let gpu_kinds = gpu_kind::all(&call).await?;
-    let previews = [&left, &right].map(|version| preview(&version.layout, "", &gpu_kinds));
+    let previews = [&left, &right].map(|version| LayoutPreview::of(&version.layout, "", &gpu_kinds));
     let title = format!("Layout {name}: versions {from} and {to}");
     let frame = call.frame(Section::Layouts, &title).await;
     Ok(rendered(&ComparePage { frame, left, right, lines, numbers, previews }))

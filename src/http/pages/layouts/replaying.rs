@@ -5,6 +5,7 @@ use axum::extract::RawQuery;
 use axum::response::{IntoResponse as _, Redirect};
 
 use super::apply::version_of;
+use super::gpu_kind::{self, LayoutPreview};
 use super::import::document;
 use super::target::{Places, RoleChoice, gpu_map};
 use crate::domain::access::Right;
@@ -44,6 +45,8 @@ struct ReplayPreview {
     provenance: Option<Provenance>,
     is_document: bool,
     enforcement: Enforcement,
+    /// The partitions that its steps make.
+    picture: LayoutPreview,
 }
 
 /// The layout to replay, as far as it can be read.
@@ -63,8 +66,11 @@ pub(super) async fn ask(call: Call, RawQuery(query): RawQuery) -> Reply {
 pub(super) async fn begin(call: Call, form: Form) -> Reply {
     call.ctx.require(Right::Operate)?;
     let places = Places::of(&call).await?;
-    let only_preview = form.text("do") != "start";
     let mut outcome = ReplayFormOutcome::default();
+    if form.text("do") == "fill" {
+        return answer(&call, &form, places, outcome).await;
+    }
+    let only_preview = form.text("do") != "start";
     let tried = attempt(&call, &form, &places, only_preview, &mut outcome).await;
     match tried {
         Ok(Some(replay)) => Ok(Redirect::to(&format!("/replays/{replay}")).into_response()),
@@ -128,6 +134,7 @@ async fn attempt(
         .map(|(number, step)| (step.to_string(), id(number)))
         .collect();
     outcome.preview = Some(ReplayPreview {
+        picture: LayoutPreview::of(&subject.layout, name.as_str(), &gpu_kind::all(call).await?),
         daemon: name,
         steps,
         provenance: recorded.map(|recorded| recorded.provenance.clone()),

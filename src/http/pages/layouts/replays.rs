@@ -3,6 +3,7 @@
 use askama::Template;
 use uuid::Uuid;
 
+use super::gpu_kind::{self, LayoutPreview};
 use super::replays;
 use crate::domain::count::counted;
 use crate::domain::layout::record::ExecutedStep;
@@ -26,6 +27,8 @@ struct ReplayPage {
     /// Commands beside the steps of the layout, and those that undid them.
     others: Vec<ExecutedStep>,
     shares: Vec<ReplayShareRow>,
+    /// The partitions that its steps make.
+    picture: LayoutPreview,
 }
 
 /// A step of the layout, and its result.
@@ -174,8 +177,11 @@ pub(super) async fn show(call: Call, Path(id): Path<Uuid>) -> Reply {
     let (rows, others) = rows(&replay, version.as_ref().map(|version| version.layout.steps.as_slice()));
     let frame = call.frame(Section::Replays, format!("Replay of {}", replay.layout)).await;
     let frame = if replay.verdict == Verdict::Pending { frame.live() } else { frame };
-    let shares = shares(&replay);
-    Ok(rendered(&ReplayPage { frame, replay, rows, others, shares }))
+    let (shares, gpu_kinds) = (shares(&replay), gpu_kind::all(&call).await?);
+    let picture =
+        version.map(|version| LayoutPreview::of(&version.layout, replay.daemon.as_str(), &gpu_kinds));
+    let picture = picture.unwrap_or_default();
+    Ok(rendered(&ReplayPage { frame, replay, rows, others, shares, picture }))
 }
 
 #[cfg(test)]

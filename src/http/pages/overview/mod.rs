@@ -138,7 +138,7 @@ pub(super) async fn show(call: Call) -> Reply {
     let frame = call.frame(Section::Overview, "Overview").await.live();
     let vitals = call.vitals(gpus.iter().map(|(row, _)| &row.gpu))?;
     let changes = if frame.administers() {
-        call.what_changed(call.now() - HistorySpan::Day.ms(), CHANGES).await?
+        call.what_changed(call.now() - HistorySpan::Day.ms(), None, CHANGES).await?
     } else {
         Vec::new()
     };

@@ -49,6 +49,12 @@ struct TenantFormPage {
 }
 
 impl TenantFormPage {
+    /// The most GiB of a GPU, and the most SMs, for sliders.
+    fn most(&self) -> (u64, u32) {
+        let bytes = self.gpus.iter().filter_map(|row| row.gpu.memory_total).max();
+        (bytes.unwrap_or(0) >> 30, self.gpus.iter().filter_map(|row| row.gpu.sms).max().unwrap_or(0))
+    }
+
     /// Returns true if a folded field is filled in or wrong.
     fn has_expert_fields(&self) -> bool {
         let is_used = |name: &&str| !self.form.text(name).is_empty() || self.refused.field(name).is_some();
@@ -132,8 +138,12 @@ async fn form_page(
 async fn outcome(call: &Call, form: &Form, is_new: bool) -> Result<PredictionView, Problem> {
     let Call { app, ctx } = call;
     let name = spec_form::name::<TenantSpec<GpuRef>>(form).ok();
-    let predicted = match spec_form::read(form, call.now()) {
-        Ok(spec) => app.service.predict_tenant(ctx, name.as_ref(), is_new, spec).await,
+    let mut expires_at = None;
+    let predicted = match spec_form::read::<TenantSpec<GpuRef>>(form, call.now()) {
+        Ok(spec) => {
+            expires_at = spec.expires_at;
+            app.service.predict_tenant(ctx, name.as_ref(), is_new, spec).await
+        }
         Err(error) => Err(error),
     };
     match predicted {
@@ -145,6 +155,9 @@ async fn outcome(call: &Call, form: &Form, is_new: bool) -> Result<PredictionVie
                 unplaced: unplaced(call, form, name.as_ref(), &prediction).await,
                 prediction: Some(prediction),
                 is_untouched: false,
+                sharing: app.service.sharing(ctx).await?,
+                name: name.filter(|_| !is_new),
+                expires_at,
             })
         }
         Err(ServiceError::Invalid(errors)) => {
@@ -215,7 +228,7 @@ impl FormSpec for TenantSpec<GpuRef> {
 
     fn used(form: &Form, now: i64) -> Form {
         let mut form = form.clone();
-        if let Ok(ttl) = parse_duration(form.text("expires_at")) {
+        if let Ok(ttl) = parse_duration(form.text("expires_at").trim_start_matches("in ")) {
             let ttl = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
             form.replace("expires_at", rfc3339::format(now.saturating_add(ttl)));
         }

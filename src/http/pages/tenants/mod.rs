@@ -31,6 +31,7 @@ use crate::domain::daemon::Mode;
 use crate::domain::event::{Event, EventFilter};
 use crate::domain::gpu::GpuRef;
 use crate::domain::history::Measure;
+use crate::domain::host_file::HostObject;
 use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::status::PartitionStatus;
 use crate::domain::provisioning::{ProvisioningStatus, ProvisioningStrategy};
@@ -166,6 +167,8 @@ struct TenantPage {
     /// The environment, or the reason for which there is none.
     environment: Result<EnvironmentView, String>,
     events: Vec<Event>,
+    /// Its part of a host file, for users of the host.
+    yaml: Option<String>,
 }
 
 /// A desired value beside the effective one.
@@ -228,6 +231,7 @@ async fn show(call: Call, Path(name): Path<TenantName>, Query(query): Query<Span
             .await
             .map_err(|error| Problem::of(error, &ctx.actor).detail),
         events: call.newest_events(events, EVENTS).await?,
+        yaml: service.host_object(ctx, HostObject::Tenant(&name, &tenant.spec)).await.ok(),
         tenant,
     }))
 }

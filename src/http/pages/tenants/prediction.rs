@@ -1,10 +1,15 @@
 //! Prediction of a tenant's resources, shown beside its form.
 
+use std::collections::BTreeMap;
+
 use super::super::format::{Amount, or};
+use super::super::sharing::length;
 use crate::domain::layout::status::PartitionStatus;
 use crate::domain::prediction::{GpuPrediction, Prediction};
-use crate::domain::{MemoryLimit, TenantName};
+use crate::domain::sharing::GpuSharing;
+use crate::domain::{GpuUuid, MemoryLimit, TenantName};
 use crate::service::daemons::DaemonView;
+use crate::words;
 
 /// The prediction that the form shows.
 #[derive(Default)]
@@ -17,6 +22,18 @@ pub(super) struct PredictionView {
     pub(super) unplaced: Option<String>,
     /// True if the form is still untouched, so that missing values are no errors.
     pub(super) is_untouched: bool,
+    /// Who shares each GPU now.
+    pub(super) sharing: BTreeMap<GpuUuid, GpuSharing>,
+    pub(super) name: Option<TenantName>,
+    /// Time at which the tenant would expire.
+    pub(super) expires_at: Option<i64>,
+}
+
+/// The memory of a GPU on a bar: the limits of the other tenants, and those of this one.
+pub(super) struct LimitsBar {
+    pub(super) others: f64,
+    pub(super) own: f64,
+    pub(super) is_over: bool,
 }
 
 /// Returns a message with the amount by which the limits exceed the memory of a GPU.
@@ -27,6 +44,22 @@ fn over_committed(gpu: &GpuPrediction) -> Option<String> {
 }
 
 impl PredictionView {
+    /// The limits on a GPU, as parts of what they may add up to.
+    pub(super) fn bar(gpu: &GpuPrediction) -> Option<LimitsBar> {
+        let scale = gpu.allowed?.max(gpu.sum());
+        let (others, own) = (length(gpu.others, scale), length(gpu.own.unwrap_or(0), scale));
+        Some(LimitsBar { others, own, is_over: gpu.over() > 0 })
+    }
+
+    /// What is left to give of a GPU once the tenant has what the form says; empty where that is not known.
+    pub(super) fn left(&self, gpu: &GpuPrediction) -> String {
+        let Some(sharing) = self.sharing.get(&gpu.gpu) else { return String::new() };
+        // A strategy divides the whole GPU among its tenants.
+        let is_divided = self.prediction.as_ref().is_some_and(|prediction| prediction.provisioning.is_some());
+        let sms = gpu.sms.filter(|_| !is_divided);
+        words::gpu::left(&sharing.clone().with(self.name.as_ref(), sms, gpu.total_sms, gpu.bytes_left()))
+    }
+
     /// Returns warnings about a valid spec, each with its subject; equal warnings of several GPUs are shown once.
     pub(super) fn warnings(&self) -> Vec<(String, String)> {
         let gpus = || self.prediction.iter().flat_map(|prediction| &prediction.gpus);

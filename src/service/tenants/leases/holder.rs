@@ -2,15 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::client::LeaseKind;
-use crate::domain::token::without_secrets;
+use crate::domain::client::{LeaseKind, stored_command};
 use crate::host::signal::never_a_client;
 use crate::host::{Identity, process};
 use crate::service::error::field;
 use crate::service::{Result, ServiceError};
-
-/// Longest stored command line, in characters.
-const MAX_COMMAND: usize = 512;
 
 /// A process that is to become a client of a tenant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -133,8 +129,7 @@ fn named(request: LeaseRequest) -> Result<Identity> {
 
 /// The command line of a process for the store: shortened, and without tokens.
 pub(super) fn command_of(pid: u32) -> String {
-    let command = process::command(pid).unwrap_or_default().join(" ");
-    without_secrets(&command).chars().take(MAX_COMMAND).collect()
+    stored_command(&process::command(pid).unwrap_or_default().join(" "))
 }
 
 #[cfg(test)]

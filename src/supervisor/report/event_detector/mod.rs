@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use self::server_end::ServerEnd;
 use super::event_queue::Observation;
 use crate::domain::DaemonName;
-use crate::domain::client::{ClientFacts, ClientId};
+use crate::domain::client::{ClientFacts, ClientId, stored_command};
 use crate::domain::condition::{self, ConditionReason};
 use crate::domain::daemon::{DaemonStatus, Phase, ServerStatus};
 use crate::domain::drift::DriftStatus;
@@ -83,7 +83,7 @@ pub(crate) struct EventDetector {
 }
 
 /// Last observation of a client.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct TrackedClient {
     /// Server of the client, once it was seen there.
     server: Option<u32>,
@@ -92,6 +92,8 @@ struct TrackedClient {
     connected_at: Option<i64>,
     /// Memory that it held on all GPUs before its work was lost.
     memory: Option<u64>,
+    /// Its command line; empty where it is not known.
+    command: String,
 }
 
 impl TrackedClient {
@@ -102,16 +104,18 @@ impl TrackedClient {
             started_at: Some(client.since),
             connected_at: None,
             memory: (!held.is_empty()).then(|| held.iter().sum()),
+            command: client.command.clone(),
         }
     }
 
     /// Returns the client with these facts, as one that lost its work.
-    fn affected(self, client: ClientId) -> AffectedClient {
+    fn affected(&self, client: ClientId) -> AffectedClient {
         AffectedClient {
             client: Some(client),
             started_at: self.started_at,
             connected_at: self.connected_at,
             memory: self.memory,
+            command: Some(stored_command(&self.command)).filter(|command| !command.is_empty()),
             ..AffectedClient::of(client.pid)
         }
     }
@@ -295,11 +299,11 @@ impl EventDetector {
                 server.is_some() && end.is_none() && !has_no_process && status.phase != Phase::Stopping;
             let is_first = !latest.polled || !self.vanished.contains(client);
             if is_open && is_first && !server_log.has_disconnected(client.pid) {
-                waits.insert(*client, *tracked);
+                waits.insert(*client, tracked.clone());
                 continue;
             }
             self.observations.push(Observation::ClientLeft(*client, cause));
-            self.left.insert(*client, *tracked);
+            self.left.insert(*client, tracked.clone());
         }
         for client in latest.clients.iter().filter(|client| !self.clients.contains_key(&client.id)) {
             self.observations.push(Observation::ClientArrived(Box::new(client.clone())));
@@ -344,6 +348,11 @@ impl EventDetector {
             connected_at: before
                 .map_or_else(|| server_log.connected_at(client.id.pid), |before| before.connected_at),
             memory: memory.filter(|_| is_lost).or(now.memory).or(memory),
+            // A process that ends has none any more.
+            command: before
+                .map(|before| before.command.clone())
+                .filter(|known| !known.is_empty())
+                .unwrap_or(now.command),
             ..now
         }
     }

@@ -57,8 +57,8 @@ impl EventDetector {
     /// Returns the known facts about a client with this PID.
     fn affected_client(&self, pid: u32, listed: &[ClientFacts]) -> AffectedClient {
         let listed = listed.iter().map(|client| (client.id, TrackedClient::of(client)));
-        let tracked =
-            [&self.clients, &self.left].map(|tracked| tracked.iter().map(|(id, tracked)| (*id, *tracked)));
+        let tracked = [&self.clients, &self.left]
+            .map(|tracked| tracked.iter().map(|(id, tracked)| (*id, tracked.clone())));
         let [here, left] = tracked;
         let client = here.chain(listed).chain(left).find(|(client, _)| client.pid == pid);
         client.map_or_else(|| AffectedClient::of(pid), |(client, tracked)| tracked.affected(client))
@@ -177,7 +177,7 @@ impl EventDetector {
         let mut connected: BTreeMap<ClientId, TrackedClient> =
             listed.map(|client| (client.id, TrackedClient::of(client))).collect();
         connected.extend(
-            self.clients.iter().filter(|(_, of)| of.server == Some(server)).map(|(id, of)| (*id, *of)),
+            self.clients.iter().filter(|(_, of)| of.server == Some(server)).map(|(id, of)| (*id, of.clone())),
         );
         connected.retain(|client, _| !server_log.has_disconnected(client.pid));
         let unlisted =
