@@ -3,46 +3,68 @@
 //! A server holds all its clients to one limit, so a tenant without a limit leaves the server without one. The limits of its neighbours
 //! then depend on their environments, which a process can change. A default limit on the daemon prevents that.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::daemon::Daemon;
-use super::resolution::gpus_of;
 use super::tenant::Tenant;
-use super::{GpuUuid, TenantName};
+use super::{DaemonName, GpuUuid, TenantName};
 
-/// Returns the tenants whose limit on a GPU of `tenant` is enforced by their environment only, because `tenant` has none there.
-pub fn weakened_by(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<TenantName> {
-    opposite(tenant, daemon, tenants, false)
+/// The tenants of some daemons by GPU: first those without a limit there, then those with one.
+#[derive(Debug, Default)]
+pub struct LimitsByGpu<'t>(BTreeMap<(&'t DaemonName, &'t GpuUuid), [Vec<&'t TenantName>; 2]>);
+
+impl<'t> LimitsByGpu<'t> {
+    /// Sorts tenants, of which those of other daemons are left out.
+    pub fn of(daemons: impl IntoIterator<Item = &'t Daemon>, tenants: &'t [Tenant]) -> Self {
+        let daemons: BTreeMap<_, _> = daemons.into_iter().map(|daemon| (&daemon.name, daemon)).collect();
+        let mut sorted = Self::default();
+        for tenant in tenants {
+            let Some(daemon) = daemons.get(&tenant.spec.daemon) else { continue };
+            for gpu in daemon.spec.gpus.iter().filter(|gpu| tenant.spec.sees(gpu)) {
+                let both = sorted.0.entry((&daemon.name, gpu)).or_default();
+                both[usize::from(is_limited(tenant, daemon, gpu))].push(&tenant.name);
+            }
+        }
+        sorted
+    }
+
+    /// Returns the tenants whose limit on a GPU of `tenant` is enforced by their environment only, because `tenant` has none there.
+    pub fn weakened_by(&self, tenant: &Tenant, daemon: &Daemon) -> Vec<TenantName> {
+        self.opposite(tenant, daemon, false)
+    }
+
+    /// Returns the tenants without a limit on a GPU of `tenant`, because of which its limit there is enforced by its environment only.
+    pub fn weakening(&self, tenant: &Tenant, daemon: &Daemon) -> Vec<TenantName> {
+        self.opposite(tenant, daemon, true)
+    }
+
+    /// Returns the GPUs on which the limit of `tenant` is enforced by its environment only, because other tenants have none there.
+    pub fn weakened_gpus<'d>(&self, tenant: &Tenant, daemon: &'d Daemon) -> Vec<&'d GpuUuid> {
+        let gpus = gpus_with(tenant, daemon, true);
+        gpus.filter(|gpu| !self.with(daemon, gpu, false).is_empty()).collect()
+    }
+
+    /// Returns the tenants without a limit on a GPU where `tenant` has one if `limited` is true, else those with a limit where it has none.
+    fn opposite(&self, tenant: &Tenant, daemon: &Daemon, limited: bool) -> Vec<TenantName> {
+        let gpus = gpus_with(tenant, daemon, limited);
+        let others: BTreeSet<&TenantName> =
+            gpus.flat_map(|gpu| self.with(daemon, gpu, !limited)).copied().collect();
+        others.into_iter().cloned().collect()
+    }
+
+    fn with<'s>(&'s self, daemon: &'s Daemon, gpu: &'s GpuUuid, limited: bool) -> &'s [&'t TenantName] {
+        self.0.get(&(&daemon.name, gpu)).map_or(&[], |both| &both[usize::from(limited)])
+    }
 }
 
-/// Returns the tenants without a limit on a GPU of `tenant`, because of which its limit there is enforced by its environment only.
-pub fn weakening(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<TenantName> {
-    opposite(tenant, daemon, tenants, true)
-}
-
-/// Returns the GPUs on which the limit of `tenant` is enforced by its environment only, because other tenants have none there.
-pub fn weakened_gpus(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant]) -> Vec<GpuUuid> {
-    let mut gpus = gpus_of(&tenant.spec, &daemon.spec);
-    gpus.retain(|gpu| {
-        let without = |other: &Tenant| {
-            other.spec.daemon == daemon.name && other.spec.sees(gpu) && !is_limited(other, daemon, gpu)
-        };
-        is_limited(tenant, daemon, gpu) && tenants.iter().any(without)
-    });
-    gpus
+/// Returns the GPUs that a tenant sees with a limit, or without one.
+fn gpus_with<'d>(tenant: &Tenant, daemon: &'d Daemon, limited: bool) -> impl Iterator<Item = &'d GpuUuid> {
+    let gpus = daemon.spec.gpus.iter().filter(|gpu| tenant.spec.sees(gpu));
+    gpus.filter(move |gpu| is_limited(tenant, daemon, gpu) == limited)
 }
 
 fn is_limited(tenant: &Tenant, daemon: &Daemon, gpu: &GpuUuid) -> bool {
     tenant.spec.memory_limit(&daemon.spec, gpu).is_some()
-}
-
-/// Returns the tenants without a limit on a GPU where `tenant` has one if `limited` is true, else those with a limit where it has none.
-fn opposite(tenant: &Tenant, daemon: &Daemon, tenants: &[Tenant], limited: bool) -> Vec<TenantName> {
-    let mut gpus = gpus_of(&tenant.spec, &daemon.spec);
-    gpus.retain(|gpu| is_limited(tenant, daemon, gpu) == limited);
-    let others = tenants.iter().filter(|other| {
-        other.spec.daemon == daemon.name
-            && gpus.iter().any(|gpu| other.spec.sees(gpu) && is_limited(other, daemon, gpu) != limited)
-    });
-    others.map(|other| other.name.clone()).collect()
 }
 
 #[cfg(test)]
@@ -70,10 +92,13 @@ mod tests {
         let only_first = format!(",\"gpus\":[\"{}\"]", h200(0).uuid);
         let all = [tenant("a", &first), tenant("b", &second), tenant("plain", &only_first)];
         let names = |tenants: Vec<TenantName>| tenants.into_iter().map(String::from).collect::<Vec<_>>();
-        assert_eq!(names(weakened_by(&all[2], &daemon(""), &all)), ["a"]);
-        assert_eq!(names(weakening(&all[0], &daemon(""), &all)), ["plain"]);
-        assert!(weakening(&all[1], &daemon(""), &all).is_empty(), "it is on another GPU");
-        assert!(weakening(&all[2], &daemon(""), &all).is_empty(), "it has no limit to lose");
+        let daemon = daemon("");
+        let limits = LimitsByGpu::of([&daemon], &all);
+        assert_eq!(names(limits.weakened_by(&all[2], &daemon)), ["a"]);
+        assert_eq!(names(limits.weakening(&all[0], &daemon)), ["plain"]);
+        assert!(limits.weakening(&all[1], &daemon).is_empty(), "it is on another GPU");
+        assert!(limits.weakening(&all[2], &daemon).is_empty(), "it has no limit to lose");
+        assert!(LimitsByGpu::of([], &all).weakening(&all[0], &daemon).is_empty(), "another daemon's");
     }
 
     #[test]
@@ -81,19 +106,22 @@ mod tests {
         let on = |gpu: u32| format!(",\"device_memory_limit\":{{\"{}\":\"4G\"}}", h200(gpu).uuid);
         let all = [tenant("a", &on(0)), tenant("b", &on(0)), tenant("c", &on(1))];
         let names = |tenants: Vec<TenantName>| tenants.into_iter().map(String::from).collect::<Vec<_>>();
-        assert_eq!(names(weakening(&all[0], &daemon(""), &all)), ["c"], "on the first GPU");
-        assert_eq!(names(weakened_by(&all[0], &daemon(""), &all)), ["c"], "on the second");
-        assert!(weakening(&all[0], &daemon(""), &all[..2]).is_empty());
-        assert_eq!(weakened_gpus(&all[0], &daemon(""), &all), [h200(0).uuid]);
-        assert_eq!(weakened_gpus(&all[2], &daemon(""), &all), [h200(1).uuid]);
+        let daemon = daemon("");
+        let limits = LimitsByGpu::of([&daemon], &all);
+        assert_eq!(names(limits.weakening(&all[0], &daemon)), ["c"], "on the first GPU");
+        assert_eq!(names(limits.weakened_by(&all[0], &daemon)), ["c"], "on the second");
+        assert!(LimitsByGpu::of([&daemon], &all[..2]).weakening(&all[0], &daemon).is_empty());
+        assert_eq!(limits.weakened_gpus(&all[0], &daemon), [&h200(0).uuid]);
+        assert_eq!(limits.weakened_gpus(&all[2], &daemon), [&h200(1).uuid]);
     }
 
     #[test]
     fn default_limit_keeps_a_floor() {
         let all = [tenant("a", ",\"device_memory_limit\":\"4G\""), tenant("plain", "")];
         let daemon = daemon(",\"defaults\":{\"device_memory_limit\":\"8G\"}");
+        let limits = LimitsByGpu::of([&daemon], &all);
         assert!(
-            weakened_by(&all[1], &daemon, &all).is_empty() && weakening(&all[0], &daemon, &all).is_empty()
+            limits.weakened_by(&all[1], &daemon).is_empty() && limits.weakening(&all[0], &daemon).is_empty()
         );
     }
 }

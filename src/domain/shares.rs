@@ -41,6 +41,9 @@ pub fn status<'t>(
     gpus: &[Gpu],
     with_another: impl Fn(&TenantName, ThreadPercentage) -> u64,
 ) -> Option<ProvisioningStatus> {
+    if !daemon.provisioning.is_active() {
+        return None;
+    }
     let tenants: Vec<(&TenantName, &TenantSpec)> = tenants.into_iter().collect();
     let basis = basis(daemon, tenants.iter().map(|(_, spec)| *spec), gpus).ok()??;
     let mut shares = Vec::with_capacity(tenants.len());

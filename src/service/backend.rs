@@ -157,8 +157,7 @@ impl Service {
     /// Returns the numbers of the last commit and of the last publication of a daemon: values read after this call are valid until one of
     /// the two changes.
     pub fn version(&self) -> (u64, u64) {
-        let Parts { store, fleet, .. } = &self.backend.parts;
-        (store.last_commit(), *fleet.context().publications.borrow())
+        self.backend.version()
     }
 
     /// Returns a feed of commits and publications from now on, which ends after `longest`.
@@ -198,6 +197,11 @@ impl Service {
 }
 
 impl Backend {
+    /// Returns the numbers of the last commit and of the last publication of a daemon.
+    pub(super) fn version(&self) -> (u64, u64) {
+        (self.parts.store.last_commit(), *self.parts.fleet.context().publications.borrow())
+    }
+
     /// The GPUs of this host, and missing GPUs that a daemon holds. When the driver does not answer, the last known list is
     /// used.
     pub(super) async fn gpus(&self) -> Result<Vec<Gpu>> {

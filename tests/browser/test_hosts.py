@@ -7,6 +7,7 @@ from playwright.sync_api import expect
 
 from host import Host, eventually
 from pages import clear
+from test_operations import follow
 
 STEPS = [{"add": {"gpu": 1, "partition": name, "chunks": chunks}} for name, chunks in [("web", 7), ("batch", 5), ("spare", 1)]]
 
@@ -79,7 +80,7 @@ def test_layout_is_replayed_on_another_host(hosts, visitor):
     page.get_by_role("button", name="Replay on gpu02").click()
     clicks += 3
     assert clicks <= 5
-    expect(page.locator(".lead")).to_contain_text("same as recorded")
+    follow(page, visit.scripted, lambda ms: expect(page.locator(".lead")).to_contain_text("same as recorded", timeout=ms))
     expect(page.locator(".all-well")).to_contain_text("3/3 IDs are the same on both")
     visit.accessible()
     assert there.api("GET", "/daemons/gpu1")["spec"]["layout"]["name"] == "web_prod"

@@ -8,6 +8,7 @@ mod vitals;
 
 pub use initialized::ReadOnly;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,9 @@ use crate::domain::admission::memory_of;
 use crate::domain::capability::HostCapability;
 use crate::domain::condition::Condition;
 use crate::domain::daemon::Daemon;
-use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuRef, cuda_version, shown_index};
+use crate::domain::gpu::{
+    ComputeCapability, ComputeMode, Gpu, GpuProcess, GpuRef, cuda_version, shown_index,
+};
 use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
 use crate::domain::vitals::GpuVitals;
@@ -229,14 +232,22 @@ impl TenantLimits {
         self.daemons.iter().find(|daemon| daemon.spec.gpus.contains(gpu))
     }
 
-    /// Sums the limits of a daemon's tenants on a GPU in bytes, and counts the tenants without one.
-    fn of(&self, daemon: &Daemon, gpu: &Gpu) -> (u64, usize) {
-        let specs = self.tenants.iter().map(|tenant| &tenant.spec);
-        let specs = specs.filter(|spec| spec.daemon == daemon.name && spec.sees(&gpu.uuid));
-        specs.fold((0, 0), |(sum, without), spec| match memory_of(spec, &daemon.spec, &gpu.uuid) {
-            Some(bytes) => (u64::saturating_add(sum, bytes), without),
-            None => (sum, without + 1),
-        })
+    /// Sums the limits of the tenants on each GPU of their daemon in bytes, and counts the tenants without one.
+    fn sums(&self) -> BTreeMap<&GpuUuid, (u64, usize)> {
+        let daemons: BTreeMap<_, _> =
+            self.daemons.iter().map(|daemon| (&daemon.name, &daemon.spec)).collect();
+        let mut sums: BTreeMap<&GpuUuid, (u64, usize)> = BTreeMap::new();
+        for tenant in self.tenants.iter().map(|tenant| &tenant.spec) {
+            let Some(daemon) = daemons.get(&tenant.daemon) else { continue };
+            for gpu in daemon.gpus.iter().filter(|gpu| tenant.sees(gpu)) {
+                let (sum, without) = sums.entry(gpu).or_default();
+                match memory_of(tenant, daemon, gpu) {
+                    Some(bytes) => *sum = sum.saturating_add(bytes),
+                    None => *without += 1,
+                }
+            }
+        }
+        sums
     }
 }
 
@@ -281,11 +292,9 @@ impl Service {
         let backend = self.with(&ctx.require(Right::View)?);
         let gpus = backend.seen_gpus().await?;
         let held = store::gpus::held(&mut *backend.parts.store.read().await?).await?;
-        let limits = backend.tenant_limits().await?;
-        let mut views = Vec::new();
-        for gpu in &gpus {
-            let index = shown_index(gpu, &gpus);
-            views.push(GpuView { index, ..backend.gpu_view(gpu, &limits).await? });
+        let mut views = backend.views_of(&gpus).await?;
+        for (view, gpu) in views.iter_mut().zip(&gpus) {
+            view.index = shown_index(gpu, &gpus);
         }
         for uuid in held.into_keys().filter(|uuid| gpus.iter().all(|gpu| gpu.uuid != *uuid)) {
             views.push(backend.never_seen(uuid).await?);
@@ -300,8 +309,10 @@ impl Service {
         let not_found = || ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
         let gpus = backend.seen_gpus().await?;
         if let Ok(gpu) = GpuRef(name.to_owned()).resolve(&gpus) {
-            let view = backend.gpu_view(gpu, &backend.tenant_limits().await?).await?;
-            return Ok(GpuView { index: shown_index(gpu, &gpus), ..view });
+            let [view] = &backend.views_of(std::slice::from_ref(gpu)).await?[..] else {
+                return Err(not_found());
+            };
+            return Ok(GpuView { index: shown_index(gpu, &gpus), ..view.clone() });
         }
         let uuid = GpuUuid::parse(name).map_err(|_| not_found())?;
         match backend.never_seen(uuid).await? {
@@ -351,32 +362,39 @@ impl Backend {
         Ok(TenantLimits { daemons, tenants: self.stored_tenants().await? })
     }
 
-    async fn gpu_view(&self, gpu: &Gpu, limits: &TenantLimits) -> Result<GpuView> {
-        let holder = limits.holder(&gpu.uuid);
-        let (memory_limits, tenants_without_limit) = holder.map_or((0, 0), |daemon| limits.of(daemon, gpu));
-        Ok(GpuView {
-            uuid: gpu.uuid.clone(),
-            present: gpu.present,
-            index: gpu.present.then_some(gpu.index),
-            pci_bus_id: gpu.pci_bus_id.clone(),
-            name: Some(gpu.name.clone()),
-            sms: gpu.sms,
-            compute_capability: gpu.compute_capability,
-            memory_total: gpu.memory_total,
-            memory_used: gpu.memory_used.filter(|_| gpu.present),
-            compute_mode: gpu.compute_mode.filter(|_| gpu.present),
-            mig_enabled: gpu.present.then_some(gpu.mig_enabled),
-            daemon: holder.map(|daemon| daemon.name.clone()),
-            memory_limits,
-            memory_capacity: gpu.memory_total.map(|total| match holder.map(|daemon| &daemon.spec) {
-                Some(spec) if spec.reserves() => spec.memory_overcommit.budget(total),
-                _ => total,
-            }),
-            tenants_without_limit,
-            processes: if gpu.present { self.processes_on(&gpu.uuid).await? } else { None },
-            vitals: self.vitals_of(&gpu.uuid).filter(|_| gpu.present),
-            live: self.parts.inventory.live(),
-        })
+    /// Returns the views of GPUs, in their order.
+    async fn views_of(&self, gpus: &[Gpu]) -> Result<Vec<GpuView>> {
+        let limits = self.tenant_limits().await?;
+        let sums = limits.sums();
+        let mut processes = self.processes_on(gpus).await?;
+        let view = |gpu: &Gpu| {
+            let holder = limits.holder(&gpu.uuid);
+            let (memory_limits, tenants_without_limit) = sums.get(&gpu.uuid).copied().unwrap_or_default();
+            GpuView {
+                uuid: gpu.uuid.clone(),
+                present: gpu.present,
+                index: gpu.present.then_some(gpu.index),
+                pci_bus_id: gpu.pci_bus_id.clone(),
+                name: Some(gpu.name.clone()),
+                sms: gpu.sms,
+                compute_capability: gpu.compute_capability,
+                memory_total: gpu.memory_total,
+                memory_used: gpu.memory_used.filter(|_| gpu.present),
+                compute_mode: gpu.compute_mode.filter(|_| gpu.present),
+                mig_enabled: gpu.present.then_some(gpu.mig_enabled),
+                daemon: holder.map(|daemon| daemon.name.clone()),
+                memory_limits,
+                memory_capacity: gpu.memory_total.map(|total| match holder.map(|daemon| &daemon.spec) {
+                    Some(spec) if spec.reserves() => spec.memory_overcommit.budget(total),
+                    _ => total,
+                }),
+                tenants_without_limit,
+                processes: processes.remove(&gpu.uuid),
+                vitals: self.vitals_of(&gpu.uuid).filter(|_| gpu.present),
+                live: self.parts.inventory.live(),
+            }
+        };
+        Ok(gpus.iter().map(view).collect())
     }
 
     /// Returns the view of a GPU that was never seen: only its daemon is known.
@@ -404,36 +422,42 @@ impl Backend {
         })
     }
 
-    /// The processes on a GPU; `None` if the driver does not report them, so that one GPU does not hide the others.
-    async fn processes_on(&self, gpu: &GpuUuid) -> Result<Option<Vec<GpuProcessView>>> {
-        let uuid = gpu.clone();
-        let processes = match self.query_inventory(move |inventory| inventory.processes(&uuid)).await? {
-            Ok(processes) => processes,
-            Err(error) if !error.is_news() => return Ok(None),
-            Err(error) => {
-                tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
-                return Ok(None);
-            }
-        };
+    /// The processes on GPUs, without the GPUs whose processes the driver does not report: one does not hide the others.
+    async fn processes_on(&self, gpus: &[Gpu]) -> Result<BTreeMap<GpuUuid, Vec<GpuProcessView>>> {
         let effective = self.parts.fleet.of_each(|observed| observed.status.effective.clone());
         let servers = effective.into_iter().filter_map(|(_, effective)| Some(effective?.servers));
-        let servers: Vec<u32> = servers.flatten().map(|server| server.pid).collect();
-        let processes = processes
-            .into_iter()
-            .map(|process| GpuProcessView {
-                pid: process.pid,
-                kind: match process {
-                    _ if servers.contains(&process.pid) => GpuProcessKind::Server,
-                    _ if process.mps_client => GpuProcessKind::Client,
-                    _ if is_server(process.pid) => GpuProcessKind::Server,
-                    _ => GpuProcessKind::Bypass,
-                },
-                used_memory: process.used_memory,
-                uid: process::uid(process.pid),
-                command: process::command(process.pid).map(|words| words.join(" ")),
-            })
-            .collect();
-        Ok(Some(processes))
+        let servers: BTreeSet<u32> = servers.flatten().map(|server| server.pid).collect();
+        let present: Vec<GpuUuid> =
+            gpus.iter().filter(|gpu| gpu.present).map(|gpu| gpu.uuid.clone()).collect();
+        let view = move |process: GpuProcess| GpuProcessView {
+            pid: process.pid,
+            kind: match process {
+                _ if servers.contains(&process.pid) => GpuProcessKind::Server,
+                _ if process.mps_client => GpuProcessKind::Client,
+                _ if is_server(process.pid) => GpuProcessKind::Server,
+                _ => GpuProcessKind::Bypass,
+            },
+            used_memory: process.used_memory,
+            uid: process::uid(process.pid),
+            command: process::command(process.pid).map(|words| words.join(" ")),
+        };
+        // All at once: the driver and `/proc` are read on a thread that may wait.
+        self.query_inventory(move |inventory| {
+            let mut listed = BTreeMap::new();
+            for gpu in present {
+                match inventory.processes(&gpu) {
+                    Ok(processes) => {
+                        listed.insert(gpu, processes.into_iter().map(&view).collect());
+                    }
+                    Err(error) if !error.is_news() => {}
+                    Err(error) => {
+                        tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU")
+                    }
+                }
+            }
+            listed
+        })
+        .await
     }
 }
 

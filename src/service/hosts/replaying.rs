@@ -160,7 +160,7 @@ impl Service {
             remote.send::<ReplayAccepted>("POST", "/replays", request, None).await.map_err(on)?;
         let permit = permit.applying(&layout.version(), &target);
         transact!(backend, write(&permit), |_db| Ok(((), TransactionEnd::Commit)))?;
-        let ended = format!("/operations/{}?wait_s=3", accepted.operation.id);
+        let ended = format!("/operations/{}?wait_s=5", accepted.operation.id);
         remote.get::<Operation>(&ended).await.map_err(on)?;
         backend.others.forget().await;
         remote.get(&format!("/replays/{}", accepted.replay)).await.map_err(on)

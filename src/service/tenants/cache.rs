@@ -7,12 +7,15 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::domain::daemon::Daemon;
 use crate::domain::tenant::Tenant;
+use crate::service::tenants::client_view::ClientView;
 
 /// The values cached between commits.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Cache {
     pub(super) daemons: Cached<Vec<Daemon>>,
     pub(super) tenants: Cached<TenantsOfDaemons>,
+    /// The clients of all daemons, of a commit and a publication of the daemons: a page needs them several times.
+    pub(super) clients: Cached<Vec<ClientView>, (u64, u64)>,
 }
 
 /// All tenants, and the daemons whose generations show that no tenant has changed.
@@ -22,32 +25,32 @@ pub(super) struct TenantsOfDaemons {
     pub(super) tenants: Arc<Vec<Tenant>>,
 }
 
-/// A value with the number of the commit it was read at.
+/// A value with what it was read at: by default the number of a commit.
 #[derive(Debug)]
-pub(super) struct Cached<T>(RwLock<Option<(u64, Arc<T>)>>);
+pub(super) struct Cached<T, V = u64>(RwLock<Option<(V, Arc<T>)>>);
 
-impl<T> Default for Cached<T> {
+impl<T, V> Default for Cached<T, V> {
     fn default() -> Self {
         Self(RwLock::default())
     }
 }
 
-impl<T> Cached<T> {
-    /// The cached value, of whichever commit.
-    pub(super) fn last(&self) -> Option<(u64, Arc<T>)> {
+impl<T, V: Copy + Ord> Cached<T, V> {
+    /// The cached value, of whichever version.
+    pub(super) fn last(&self) -> Option<(V, Arc<T>)> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn at(&self, commit: u64) -> Option<Arc<T>> {
-        self.last().filter(|(kept_at, _)| *kept_at == commit).map(|(_, value)| value)
+    pub(super) fn at(&self, version: V) -> Option<Arc<T>> {
+        self.last().filter(|(kept_at, _)| *kept_at == version).map(|(_, value)| value)
     }
 
-    /// Caches what was read at this commit, unless a newer value is cached.
-    pub(super) fn keep(&self, commit: u64, value: T) -> Arc<T> {
+    /// Caches what was read at this version, unless a newer value is cached.
+    pub(super) fn keep(&self, version: V, value: T) -> Arc<T> {
         let value = Arc::new(value);
         let mut cached = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if cached.as_ref().is_none_or(|(kept_at, _)| *kept_at <= commit) {
-            *cached = Some((commit, Arc::clone(&value)));
+        if cached.as_ref().is_none_or(|(kept_at, _)| *kept_at <= version) {
+            *cached = Some((version, Arc::clone(&value)));
         }
         value
     }

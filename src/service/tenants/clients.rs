@@ -1,89 +1,23 @@
 //! Clients: listed with their tenants, and terminated.
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::access::Right;
 use crate::domain::attribution::{AttributedBy, Candidate, Signs, attribute};
 use crate::domain::client::{ClientFacts, ClientId, ClientMemory, StoppedPolicy};
-use crate::domain::daemon::Mode;
 use crate::domain::operation::{Operation, OperationRequest};
-use crate::domain::resolution::Resolved;
 use crate::domain::workload::Workload;
-use crate::domain::{DaemonName, GpuUuid, MemoryLimit, TenantName, ThreadPercentage};
+use crate::domain::{DaemonName, TenantName};
 use crate::host;
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::Redact as _;
 use crate::service::error::Found as _;
 use crate::service::page::{Page, Paged};
+pub use crate::service::tenants::client_view::ClientView;
+use crate::service::tenants::client_view::StartingLimits;
 use crate::service::{Backend, Result, Service, ServiceError, WriteOptions};
 use crate::store;
 use crate::supervisor::TerminateError;
-
-/// A process connected to an MPS server.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct ClientView {
-    /// Its process ID and start time, which identify the process.
-    pub id: ClientId,
-    /// Its process ID.
-    pub pid: u32,
-    /// The daemon that serves it.
-    pub daemon: DaemonName,
-    /// The server it is connected to, by process ID.
-    pub server: u32,
-    /// Its tenant; `null` if unknown.
-    pub tenant: Option<TenantName>,
-    /// Workload of its tenant, by the tenant's labels: `pod prod/web-0/app`, `job 4711 of alice`; `null` if they name none.
-    #[serde(default)]
-    pub workload: Option<String>,
-    /// Evidence by which the tenant is known.
-    pub attributed_by: AttributedBy,
-    /// Its user.
-    pub uid: Option<u32>,
-    /// Its command line.
-    pub command: String,
-    /// When it started.
-    #[serde(with = "crate::domain::rfc3339")]
-    #[schema(value_type = String, format = DateTime)]
-    pub since: i64,
-    /// Its memory on each GPU.
-    pub memory: Vec<ClientMemory>,
-    /// The container it is in, by the ID that its engine gave; `null` outside of containers.
-    #[serde(default)]
-    pub container: Option<String>,
-    /// True if the process that started it has ended, and no service of systemd and no container would keep it running: it may be left over
-    /// from something that was killed.
-    #[serde(default)]
-    pub orphaned: bool,
-    /// Its parent processes, nearest first.
-    #[serde(skip)]
-    pub(super) ancestors: Vec<ClientId>,
-    /// Device connections that it takes.
-    #[serde(skip)]
-    pub(super) connections: u32,
-    /// Its limits in the environment it was started with.
-    #[serde(skip)]
-    pub(in crate::service) started_with: StartingLimits,
-}
-
-/// The limits in the environment that a client was started with, which it keeps; `None` where that cannot be read.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(in crate::service) struct StartingLimits {
-    /// Its thread percentage.
-    pub(in crate::service) percentage: Option<ThreadPercentage>,
-    /// Its memory limit on each GPU that is named there.
-    pub(in crate::service) memory_limits: Option<BTreeMap<GpuUuid, MemoryLimit>>,
-}
-
-impl StartingLimits {
-    /// Returns true if they are known to differ from those that the tenant's environment would have now.
-    pub(super) fn differ_from(&self, now: &Resolved) -> bool {
-        // In static mode the partition decides, whatever the percentage.
-        let shares = now.mode == Mode::Shared && self.percentage.is_some_and(|with| with != now.percentage);
-        shares || self.memory_limits.as_ref().is_some_and(|with| *with != now.memory)
-    }
-}
 
 /// Filters for clients.
 #[derive(Debug, Clone, Default)]
@@ -203,6 +137,10 @@ impl Service {
 impl Backend {
     /// All clients at the last poll, each with its tenant.
     pub(in crate::service) async fn attributed(&self) -> Result<Vec<ClientView>> {
+        let version = self.version();
+        if let Some(kept) = self.cache.clients.at(version) {
+            return Ok(kept.to_vec());
+        }
         let by_daemon = self.parts.fleet.of_each(|observed| observed.clients.clone());
         if by_daemon.iter().all(|(_, clients)| clients.is_empty()) {
             return Ok(Vec::new());
@@ -211,20 +149,26 @@ impl Backend {
         let leases = store::leases::all(&mut reader, &self.parts.fleet.context().boot_id).await?;
         drop(reader);
         let tenants = self.stored_tenants().await?;
-        let workloads: BTreeMap<&TenantName, Workload> =
-            tenants.iter().filter_map(|one| Some((&one.name, Workload::of(&one.spec.labels)?))).collect();
         let mut views = Vec::new();
         for (daemon, clients) in by_daemon.into_iter().filter(|(_, clients)| !clients.is_empty()) {
             let candidates = Candidate::of(&tenants, &daemon);
             for client in clients {
                 let (tenant, attributed_by) = attribute(&Signs::from(&client), &daemon, &leases, &candidates);
-                let workload = tenant.as_ref().and_then(|tenant| workloads.get(tenant));
-                let workload = workload.map(ToString::to_string);
-                views.push(ClientView { workload, ..view(client, daemon.clone(), tenant, attributed_by) });
+                views.push(view(client, daemon.clone(), tenant, attributed_by));
             }
         }
+        let named: BTreeSet<TenantName> = views.iter().filter_map(|client| client.tenant.clone()).collect();
+        let workloads: BTreeMap<&TenantName, Workload> = tenants
+            .iter()
+            .filter(|tenant| named.contains(&tenant.name))
+            .filter_map(|one| Some((&one.name, Workload::of(&one.spec.labels)?)))
+            .collect();
+        for client in &mut views {
+            let workload = client.tenant.as_ref().and_then(|tenant| workloads.get(tenant));
+            client.workload = workload.map(ToString::to_string);
+        }
         views.sort_by_key(|client| client.id);
-        Ok(views)
+        Ok(self.cache.clients.keep(version, views).to_vec())
     }
 
     /// The daemon of the tenant that an actor is bound to, if that tenant exists; `None` for an actor that may see all

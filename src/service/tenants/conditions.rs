@@ -4,11 +4,12 @@ use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::count::enumerated;
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::Gpu;
+use crate::domain::neighbours::LimitsByGpu;
 use crate::domain::percentage::FEWEST_SMS;
 use crate::domain::provisioning::{ClientCountSource, ProvisioningStatus, TenantShare};
 use crate::domain::resolution::{Resolved, below_context, context_bytes};
 use crate::domain::tenant::Tenant;
-use crate::domain::{DaemonName, GpuUuid, TenantName, neighbours, rfc3339};
+use crate::domain::{DaemonName, GpuUuid, TenantName, rfc3339};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::{AudienceText, Redacted};
 use crate::service::{Result, ServiceError};
@@ -126,10 +127,10 @@ pub(super) fn weakened(
     ctx: &RequestContext,
     tenant: &Tenant,
     daemon: &Daemon,
-    tenants: &[Tenant],
+    limits: &LimitsByGpu<'_>,
     gpus: &[Gpu],
 ) -> Option<Condition> {
-    let names = neighbours::weakening(tenant, daemon, tenants);
+    let names = limits.weakening(tenant, daemon);
     let listed = enumerated(&names.iter().map(TenantName::as_str).collect::<Vec<_>>());
     let (who, them) = match names.len() {
         0 => return None,
@@ -143,9 +144,9 @@ pub(super) fn weakened(
             "{who} no memory limit, so the server has none, and {consequence}; give {them} a limit, or set a default limit on daemon {name}"
         )
     } else {
-        let weakened = neighbours::weakened_gpus(tenant, daemon, tenants);
-        let called = |uuid: &GpuUuid| {
-            let present = gpus.iter().find(|gpu| gpu.uuid == *uuid && gpu.present);
+        let weakened = limits.weakened_gpus(tenant, daemon);
+        let called = |uuid: &&GpuUuid| {
+            let present = gpus.iter().find(|gpu| gpu.uuid == **uuid && gpu.present);
             present.map_or_else(|| uuid.to_string(), |gpu| format!("GPU {}", gpu.index))
         };
         let place = enumerated(&weakened.iter().map(called).collect::<Vec<_>>());

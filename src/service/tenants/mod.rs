@@ -1,6 +1,7 @@
 //! Tenants: created and read; and their environment.
 
 pub(super) mod cache;
+mod client_view;
 pub mod clients;
 mod committed;
 mod conditions;
@@ -27,11 +28,12 @@ use crate::domain::condition::{self, Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::{Daemon, DaemonStatus, Phase};
 use crate::domain::environment::{self, container::ContainerAccess};
 use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::neighbours::LimitsByGpu;
 use crate::domain::resolution::{Resolved, effective};
 use crate::domain::tenant::{LabelSelector, Tenant, TenantEffective, TenantSpec, TenantStatus};
 use crate::domain::verification::Verification;
 use crate::domain::workload::Workload;
-use crate::domain::{DaemonName, TenantName, neighbours};
+use crate::domain::{DaemonName, TenantName};
 use crate::service::access::context::RequestContext;
 use crate::service::access::redaction::{AudienceText, Redact as _, Redacted};
 use crate::service::change::ChangeScope;
@@ -126,6 +128,7 @@ struct TenantReads<'r> {
     gpus: &'r [Gpu],
     blockers: &'r TenantBlockers,
     neighbours: Neighbours<'r>,
+    limits: LimitsByGpu<'r>,
 }
 
 impl Service {
@@ -223,7 +226,8 @@ impl Service {
         let pairs = pairs.filter_map(|tenant| Some((tenant, daemons.get(&tenant.spec.daemon)?)));
         let blockers = backend.tenant_blockers(pairs).await?;
         let neighbours = Neighbours { tenants: blockers.tenants(), clients: &clients };
-        let reads = TenantReads { ctx, gpus: &gpus, blockers: &blockers, neighbours };
+        let limits = LimitsByGpu::of(daemons.values(), blockers.tenants());
+        let reads = TenantReads { ctx, gpus: &gpus, blockers: &blockers, neighbours, limits };
         let mut items = Vec::with_capacity(paged.items.len());
         for tenant in paged.items {
             let daemon = daemons.get(&tenant.spec.daemon).cloned();
@@ -382,8 +386,9 @@ impl Backend {
         let blockers = self.tenant_blockers(daemon.iter().map(|daemon| (&tenant, daemon))).await?;
         let neighbours =
             Neighbours { tenants: of_daemon.unwrap_or_else(|| blockers.tenants()), clients: &clients };
-        let reads = TenantReads { ctx, gpus, blockers: &blockers, neighbours };
-        Ok(self.view_with(&reads, tenant, daemon, verification))
+        let limits = LimitsByGpu::of(&daemon, blockers.tenants());
+        let reads = TenantReads { ctx, gpus, blockers: &blockers, neighbours, limits };
+        Ok(self.view_with(&reads, tenant, daemon.clone(), verification))
     }
 
     /// A tenant as an actor may see it.
@@ -394,7 +399,7 @@ impl Backend {
         stored: Option<Daemon>,
         verification: Option<Verification>,
     ) -> TenantView {
-        let &TenantReads { ctx, gpus, blockers, ref neighbours } = reads;
+        let &TenantReads { ctx, gpus, blockers, ref neighbours, ref limits } = reads;
         let verification = verification
             .map(|verification| self.dated(verification, &tenant, stored.as_ref()).redacted_for(&ctx.actor));
         let handed = self.parts.fleet.context().handouts.status(&tenant.directory);
@@ -429,10 +434,10 @@ impl Backend {
                     .map(|effective| with_older_clients(effective, &tenant.name, &resolved, neighbours));
                 status.conditions.extend(too_small_for_a_context(&resolved, gpus));
                 status.conditions.extend(above_maximum(&tenant, status.clients));
-                status.conditions.extend(weakened(ctx, &tenant, &stored, blockers.tenants(), gpus));
+                status.conditions.extend(weakened(ctx, &tenant, &stored, limits, gpus));
                 add_shares(&mut status, &tenant, &stored, gpus, neighbours);
                 if ctx.actor.scope().is_none() {
-                    status.weakens = neighbours::weakened_by(&tenant, &stored, blockers.tenants());
+                    status.weakens = limits.weakened_by(&tenant, &stored);
                 }
                 let refused = match self.placement(&tenant, &resolved, stored.generation) {
                     Err(error) => Some((ConditionReason::PartitionNotProven, error)),
