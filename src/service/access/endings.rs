@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use super::{Access, SessionKey};
-use crate::domain::session::SessionHolder;
-use crate::domain::token::{Digest, Secret};
+use crate::domain::token::Digest;
 
 /// Most endings that are kept.
 const KEPT: usize = 256;
@@ -64,27 +62,30 @@ impl Endings {
         kept.drain(..surplus);
     }
 
-    fn of(&self, digest: &Digest) -> Option<SessionEnding> {
+    pub(super) fn of(&self, digest: &Digest) -> Option<SessionEnding> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().find(|(known, _)| known == digest).map(|(_, ending)| ending.clone())
     }
 }
 
-impl Access {
-    /// Returns how the session of a cookie ended, if that is known.
-    pub fn ending(&self, cookie: &Secret, now: i64) -> Option<SessionEnding> {
-        let digest = cookie.digest();
-        let of_live = || {
-            let live = self.live_session(&SessionKey(digest))?;
-            let ended = live.end(self.limits, now);
-            let of_token = match &live.session.holder {
-                SessionHolder::Token(id) => self.live(id).and_then(|token| token.token.expires_at),
-                SessionHolder::AdminToken | SessionHolder::User(_) => None,
-            };
-            let expired = |at: i64, end| (at <= now).then_some(SessionEnding { at, end });
-            expired(ended, SessionEnd::Expired)
-                .or_else(|| of_token.and_then(|at| expired(at, SessionEnd::TokenExpired)))
-        };
-        self.endings.of(&digest).or_else(of_live)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::token::Secret;
+
+    #[test]
+    fn first_ending_of_a_session_counts() {
+        let endings = Endings::default();
+        let digest = |text: &str| Secret::shown(text).digest();
+        let ending = |at, end| SessionEnding { at, end };
+        endings.note(&[digest("a")], &ending(1, SessionEnd::Revoked("admin token".into())));
+        endings.note(&[digest("a"), digest("b")], &ending(2, SessionEnd::Expired));
+        let first = endings.of(&digest("a")).expect("an ending");
+        assert_eq!((first.at, first.end.to_string().as_str()), (1, ": its token was revoked by admin token"));
+        assert_eq!(endings.of(&digest("b")), Some(ending(2, SessionEnd::Expired)));
+        for number in 0..KEPT {
+            endings.note(&[digest(&number.to_string())], &ending(3, SessionEnd::Expired));
+        }
+        assert_eq!(endings.of(&digest("a")), None, "the oldest are dropped");
     }
 }

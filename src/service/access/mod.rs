@@ -420,6 +420,23 @@ impl Access {
         }
     }
 
+    /// Returns how the session of a cookie ended, if that is known.
+    pub fn ending(&self, cookie: &Secret, now: i64) -> Option<SessionEnding> {
+        let digest = cookie.digest();
+        let of_live = || {
+            let live = self.live_session(&SessionKey(digest))?;
+            let ended = live.end(self.limits, now);
+            let of_token = match &live.session.holder {
+                SessionHolder::Token(id) => self.live(id).and_then(|token| token.token.expires_at),
+                SessionHolder::AdminToken | SessionHolder::User(_) => None,
+            };
+            let expired = |at: i64, end| (at <= now).then_some(SessionEnding { at, end });
+            expired(ended, SessionEnd::Expired)
+                .or_else(|| of_token.and_then(|at| expired(at, SessionEnd::TokenExpired)))
+        };
+        self.endings.of(&digest).or_else(of_live)
+    }
+
     /// Ends expired sessions and those whose token expired; returns the others with unwritten uses.
     fn sweep(&self, now: i64) -> Vec<(Arc<LiveSession>, i64)> {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
