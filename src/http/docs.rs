@@ -1,5 +1,5 @@
-//! The API's reference as a page, the catalog by which programs find it and the API documents (RFC 9727), and the pages of docs/ of this
-//! version. None of it needs a token, and the reference, which a test makes of `/openapi.json`, holds no script.
+//! The API's reference, the catalog by which programs find it and the API documents (RFC 9727), and the pages of docs/ of this version. None
+//! of it needs a token; the reference, which a test makes of `/openapi.json`, needs no script, and stands within the console for a session.
 
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -8,16 +8,19 @@ use std::sync::LazyLock;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::Path;
-use axum::http::{HeaderName, Uri, header};
+use axum::extract::{ConnectInfo, Path, Request, State};
+use axum::http::{HeaderName, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_http::compression::CompressionLayer;
 
-use super::AppState;
+use super::acting::as_actor;
+use super::extract::Call;
+use super::peer::Peer;
 use super::problem::no_route;
+use super::{AppState, auth, pages};
 
-const PAGE: &str = include_str!("../../web/assets/docs/index.html");
+const REFERENCE: &str = include_str!("../../web/assets/docs/reference.html");
 const STYLE: &str = include_str!("../../web/assets/docs/page.css");
 /// Links that are relative to the server, which may have several names.
 const CATALOG: &str = include_str!("../../web/assets/docs/api-catalog.json");
@@ -25,7 +28,7 @@ const CATALOG: &str = include_str!("../../web/assets/docs/api-catalog.json");
 /// The type of a set of links (RFC 9264) that is such a catalog.
 const CATALOG_TYPE: &str = r#"application/linkset+json; profile="https://www.rfc-editor.org/info/rfc9727""#;
 
-const POLICY: &str = "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
+const POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
 
 /// The checked-in document, which a test keeps equal to the code. The program has it compressed by build.rs, and as text once it was asked for.
@@ -35,6 +38,8 @@ pub static DOCUMENT: LazyLock<String> =
 /// Its form of `OpenAPI` 3.0, for clients that read no newer one.
 pub static DOCUMENT_3_0: LazyLock<String> =
     LazyLock::new(|| decompressed(include_bytes!(concat!(env!("OUT_DIR"), "/v1-3.0.json.gz"))));
+
+const CATALOG_LINK: &str = r#"</.well-known/api-catalog>; rel="api-catalog""#;
 
 fn decompressed(document: &[u8]) -> String {
     let mut text = String::new();
@@ -60,7 +65,7 @@ static INDEX: LazyLock<String> = LazyLock::new(|| {
 
 pub(super) fn router() -> Router<AppState> {
     Router::new()
-        .route("/docs", get(|| ready(answer("text/html; charset=utf-8", PAGE))))
+        .route("/docs", get(reference))
         .route("/docs/page.css", get(|| ready(answer("text/css; charset=utf-8", STYLE))))
         .route("/docs/{*page}", get(page))
         .route("/llms.txt", get(|| ready(answer("text/plain; charset=utf-8", &INDEX))))
@@ -80,9 +85,30 @@ fn answer(mime: &'static str, text: &'static str) -> Response {
         (header::CONTENT_SECURITY_POLICY, POLICY),
         // The files change only with the binary; browsers revalidate after a day.
         (header::CACHE_CONTROL, "public, max-age=86400"),
-        (header::LINK, r#"</.well-known/api-catalog>; rel="api-catalog""#),
+        (header::LINK, CATALOG_LINK),
     ];
     (headers, Bytes::from_static(text.as_bytes())).into_response()
+}
+
+async fn reference(
+    State(app): State<AppState>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    mut request: Request,
+) -> Response {
+    let mut response = match auth::session(&app, peer, request.headers()) {
+        Some((admission, key)) => {
+            let actor = auth::note(&mut request, admission, Some(key));
+            let call = |ctx| Call { app: app.clone(), ctx };
+            as_actor(&app, actor, request, |ctx, _| pages::within_console(call(ctx), REFERENCE)).await
+        }
+        None => {
+            let mut response = pages::outside(&app, REFERENCE).await;
+            response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+            response
+        }
+    };
+    response.headers_mut().insert(header::LINK, HeaderValue::from_static(CATALOG_LINK));
+    response
 }
 
 async fn page(Path(page): Path<String>, uri: Uri) -> Response {

@@ -152,6 +152,7 @@ PAGES = {
     "maintenance": "/settings/maintenance",
     "operations": "/operations",
     "operation": lambda host: "/operations/" + host.api("GET", "/operations?limit=1")["items"][0]["id"],
+    "api": "/docs",
     "problem": "/nowhere",
 }
 

@@ -94,7 +94,7 @@ def test_layout_is_replayed_on_another_host(static_host, second_host, visitor):
     there = {one["partition"]: one["id"] for one in host.api("GET", "/daemons/gpu1/partitions?fresh=true")["items"]}
     for partition, name in there.items():
         row = page.get_by_role("group", name="Partitions on gpu1").get_by_role("row", name=partition)
-        expect(row.locator("code")).to_have_text([name, name])
+        expect(row.locator("code.long")).to_have_text([name, name])
     visit.accessible()
     page.get_by_role("link", name="Compare now").click()
     expect(page.get_by_text("gpu1 matches this layout")).to_be_visible()
@@ -121,7 +121,7 @@ def test_layout_is_replayed_on_another_host(static_host, second_host, visitor):
     page.get_by_label("Daemon").select_option("gpu1")
     press(page, "Preview")
     reported = page.get_by_role("group", name="Steps of the replay")
-    expect(reported.locator("code")).to_have_text(recorded)
+    expect(reported.locator("code.long")).to_have_text(recorded)
     other.accessible()
     assert second_host.api("GET", "/daemons/gpu1/partitions?fresh=true")["items"] == []
     press(page, "Replay it on gpu1")
@@ -294,7 +294,7 @@ def test_partition_drift_is_shown(static_host, visitor):
     expect(page.locator(".diff tbody tr").filter(has_text="created by someone else")).to_have_count(1)
     page.goto("/daemons/gpu1")
     layout = page.get_by_role("region", name="Layout")
-    expect(layout).to_contain_text("(GPU 1/")
+    expect(layout).to_contain_text("was added on GPU 1")
     expect(layout).to_contain_text("a partition of 2 chunks")
     visit.accessible()
     layout.get_by_role("link", name="Compare").click()

@@ -251,6 +251,61 @@ def test_edit_without_revision_accuses_nobody(host, visitor, scripted):
     visit.accessible()
 
 
+def sign_in(page, token):
+    """Logs in within the page whose session has ended."""
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Log in").click()
+
+
+def test_ended_session_says_who_ended_it(own_host, visitor, scripted):
+    token = own_host.token_for("operator", "shift")
+    visit, stranger = visitor(own_host), visitor(own_host)
+    page = visit.log_in(token, to="/tenants/demo")
+    if scripted:
+        expect(page.locator("#connection")).to_have_text("live")
+    [made] = [one for one in own_host.api("GET", "/tokens")["items"] if one["name"] == "shift"]
+    own_host.api("DELETE", f"/tokens/{made['id']}")
+    words = re.compile(r"Signed out at .*\d( UTC)?: its token was revoked by admin token\.")
+    stranger.page.goto("/login")
+    expect(stranger.page.get_by_text("Signed out")).to_have_count(0)
+    if not scripted:
+        page.reload()
+        expect(page.get_by_role("status")).to_have_text(words)
+        return
+    notice = page.locator("#stale-notice")
+    expect(notice).to_contain_text(words, timeout=FIGURES_MS)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("demo")
+    visit.accessible()
+    sign_in(page, token)
+    expect(notice.get_by_role("alert")).to_contain_text("the token is not valid")
+    sign_in(page, own_host.token)
+    expect(notice).to_be_hidden()
+    expect(page.locator(".account summary")).to_have_text("admin token")
+    expect(page.get_by_role("navigation", name="Console").get_by_role("link", name="Audit")).to_be_visible()
+    own_host.api("PUT", "/tenants/demo", {**own_host.api("GET", "/tenants/demo")["spec"], "max_clients": 7})
+    expect(page.get_by_role("main")).to_contain_text("of 7", timeout=FIGURES_MS)
+
+
+def test_form_stays_through_login_in_place(own_host, visitor, scripted):
+    if not scripted:
+        return
+    visit = visitor(own_host)
+    page = visit.log_in(to="/tenants/-/new")
+    page.get_by_label("Name", exact=True).fill("fresh")
+    page.get_by_label("User", exact=True).fill("root")
+    own_host.api("DELETE", "/sessions")
+    page.get_by_label("Memory limit").fill("3G")
+    notice = page.locator("#stale-notice")
+    expect(notice).to_contain_text("by admin token. What you typed stays.", timeout=FIGURES_MS)
+    visit.accessible()
+    sign_in(page, own_host.token)
+    expect(notice).to_be_hidden()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("fresh")
+    page.get_by_role("button", name="Create tenant").click()
+    page.wait_for_url("**/tenants/fresh")
+    assert own_host.api("GET", "/tenants/fresh")["spec"]["device_memory_limit"] == 3 << 30
+
+
 def test_page_stays_when_its_session_ends(own_host, visitor, scripted):
     if not scripted:
         return
@@ -260,13 +315,16 @@ def test_page_stays_when_its_session_ends(own_host, visitor, scripted):
     visit.log_out_elsewhere()
     own_host.api("PUT", "/tenants/demo", {**own_host.api("GET", "/tenants/demo")["spec"], "max_clients": 3})
     notice = page.locator("#stale-notice")
-    expect(notice).to_contain_text("Your session ended at", timeout=FIGURES_MS)
+    # Without its cookie nobody learns who ended it.
+    expect(notice).to_contain_text("Your session has ended. The page is as of", timeout=FIGURES_MS)
     expect(page.get_by_role("heading", level=1)).to_have_text("Tenants")
     visit.accessible()
-    notice.get_by_role("link", name="Log in").click()
-    page.get_by_label("Token").fill(own_host.token)
-    page.get_by_role("button", name="Log in").click()
-    page.wait_for_url("**/tenants?q=de")
+    sign_in(page, own_host.token)
+    expect(notice).to_be_hidden()
+    expect(page.locator("#connection")).to_have_text("live")
+    own_host.api("PUT", "/tenants/decoy", {"daemon": "gpu0", "uid": 0})
+    expect(page.get_by_role("row", name="decoy")).to_be_visible(timeout=FIGURES_MS)
+    assert page.url.endswith("/tenants?q=de")
     expect(page.get_by_role("row", name="demo")).to_be_visible()
 
 

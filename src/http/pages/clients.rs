@@ -10,7 +10,7 @@ use super::forms::{Form, Shape, rehearsal_refusal};
 use super::frame::{Frame, Section};
 use super::gpus::GpuDisplayNames;
 use super::lists::{Facet, ListQuery, list_page};
-use super::sorting::{SortColumns, SortValue};
+use super::sorting::{SortColumns, SortValue, Sorting};
 use super::{followed, rendered, with_status};
 use crate::domain::access::Role;
 use crate::domain::client::{ClientId, ClientMemory, StoppedPolicy};
@@ -35,7 +35,7 @@ pub(super) fn router() -> Router<AppState> {
 /// Events shown for a client.
 const EVENTS: u32 = 20;
 
-list_page!(ClientsPage, "clients.html", ClientView, facets: Vec<Facet>);
+list_page!(ClientsPage, "clients.html", ClientView, facets: Vec<Facet>, sorting: Sorting);
 
 /// Choices of clients.
 const SHOWN: [(&str, &str); 3] =
@@ -85,7 +85,8 @@ async fn all(call: Call, query: ListQuery) -> Reply {
         Ok(page.cut(clients, |client| client.id.to_string()))
     };
     let page = query.list(&call, Section::Clients, &["daemon", "tenant", "show"], clients).await?;
-    Ok(page.with_daemons(&call).await?.answer(|page| ClientsPage { page, facets }))
+    let sorting = Sorting::of(&query);
+    Ok(page.with_daemons(&call).await?.answer(|page| ClientsPage { page, facets, sorting }))
 }
 
 #[derive(Template)]

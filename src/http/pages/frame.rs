@@ -24,6 +24,7 @@ pub(super) enum Section {
     Audit,
     Tokens,
     Settings,
+    Api,
     /// None of them.
     Elsewhere,
 }
@@ -71,6 +72,7 @@ const MENU: [(&str, &[MenuSection]); 4] = [
         &[
             (Section::Tokens, "/tokens", "Tokens", Some(Role::Admin)),
             (Section::Settings, "/settings", "Settings", None),
+            (Section::Api, "/docs", "API", None),
         ],
     ),
 ];

@@ -8,7 +8,6 @@ use form_urlencoded::Serializer;
 
 use super::forms::{Form, FormErrors};
 use super::frame::{Frame, Section};
-use super::sorting::Sorting;
 use crate::domain::DaemonName;
 use crate::domain::access::Role;
 use crate::http::extract::Call;
@@ -121,8 +120,7 @@ impl ListQuery {
         frame.live = is_first && refused.is_empty() && !matches!(section, Section::Audit | Section::Tokens);
         let list = Listing { rows: paged.items, page_links, refused, is_first };
         let address = self.at(self.text("cursor"));
-        let (query, sorting) = (self.query.clone(), Sorting::of(self));
-        Ok(ListPage { frame, list, address, query, sorting, fields, daemons: Vec::new() })
+        Ok(ListPage { frame, list, address, query: self.query.clone(), fields, daemons: Vec::new() })
     }
 
     /// Links to other pages.
@@ -182,7 +180,6 @@ pub(super) struct ListPage<T> {
     pub(super) address: String,
     /// The query as it was written.
     pub(super) query: Form,
-    pub(super) sorting: Sorting,
     /// The fields of the filter.
     fields: &'static [&'static str],
     /// The daemons that the filter offers.
@@ -210,10 +207,10 @@ impl<T> ListPage<T> {
 
     /// Converts each row.
     pub(super) fn map<U>(self, row: impl FnMut(T) -> U) -> ListPage<U> {
-        let Self { frame, list, address, query, sorting, fields, daemons } = self;
+        let Self { frame, list, address, query, fields, daemons } = self;
         let Listing { rows, page_links, refused, is_first } = list;
         let list = Listing { rows: rows.into_iter().map(row).collect(), page_links, refused, is_first };
-        ListPage { frame, list, address, query, sorting, fields, daemons }
+        ListPage { frame, list, address, query, fields, daemons }
     }
 
     /// The response, with the status of the error of the filter.

@@ -19,6 +19,7 @@ use crate::http::auth;
 use crate::http::log_in::open_session;
 use crate::http::peer::Peer;
 use crate::http::problem::{Detail, Problem, Reply};
+use crate::service::access::endings::SessionEnding;
 use crate::service::access::sessions::NewSession;
 
 #[derive(Template)]
@@ -31,6 +32,8 @@ struct LoginPage<'a> {
     unsent: Option<&'a Unsent>,
     /// Reason for which a submitted form could not be kept.
     lost: Option<&'a str>,
+    /// How the session of the request's own cookie ended.
+    ended: Option<SessionEnding>,
 }
 
 #[derive(Template)]
@@ -105,7 +108,10 @@ impl LoginForm {
     fn again(&self, outside: Outside, status: StatusCode, refused: &str, code: Option<&str>) -> Response {
         let unsent = self.unsent();
         let (next, unsent) = (self.next(), unsent.as_ref());
-        page(status, &LoginPage { outside, refused: Some(refused), code, next, unsent, lost: None })
+        page(
+            status,
+            &LoginPage { outside, refused: Some(refused), code, next, unsent, lost: None, ended: None },
+        )
     }
 }
 
@@ -116,14 +122,20 @@ pub(super) fn page_for(
     unsent: Option<&Unsent>,
     lost: Option<&str>,
 ) -> Response {
-    page(status, &LoginPage { outside, refused: None, code: None, next: None, unsent, lost })
+    page(status, &LoginPage { outside, refused: None, code: None, next: None, unsent, lost, ended: None })
 }
 
-pub(super) async fn show(State(app): State<AppState>, RawQuery(query): RawQuery) -> Response {
+pub(super) async fn show(
+    State(app): State<AppState>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
     let outside = Outside::of(&app.service).await;
     let form = LoginForm(Form::parse(query.unwrap_or_default().as_bytes()));
     let (code, next) = (form.code(), form.next());
-    let template = LoginPage { outside, refused: None, code, next, unsent: None, lost: None };
+    let (access, now) = (app.service.without_permit().access(), app.service.clock().unix_ms());
+    let ended = app.auth.cookies(&headers).find_map(|cookie| access.ending(&cookie, now));
+    let template = LoginPage { outside, refused: None, code, next, unsent: None, lost: None, ended };
     page(StatusCode::OK, &template)
 }
 

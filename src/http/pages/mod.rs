@@ -26,6 +26,7 @@ mod login;
 mod operations;
 mod overview;
 mod reads;
+mod reference;
 mod rendering;
 mod routes;
 mod search;
@@ -45,6 +46,7 @@ use axum::{Router, middleware};
 use tower_http::compression::CompressionLayer;
 
 pub(super) use failure::{reader, shown};
+pub(super) use reference::{outside, within_console};
 
 use forms::refusal;
 use rendering::{followed, page, rendered, with_status};

@@ -6,6 +6,7 @@
 pub mod audit;
 pub mod audit_log;
 pub mod context;
+pub mod endings;
 pub(in crate::service) mod idempotency;
 pub mod redaction;
 pub(super) mod refusals;
@@ -30,6 +31,7 @@ use crate::domain::access::{Actor, Grant, Origin, Principal, Role, UserMap};
 use crate::domain::session::{LoginSession, SessionHolder, SessionLimits};
 use crate::domain::token::{Digest, Secret, Token, TokenId, TokenState};
 use crate::host;
+use crate::service::access::endings::{Endings, SessionEnd, SessionEnding};
 use crate::service::limits::{FailureRate, Rate};
 
 /// Lifetime of a login code, in milliseconds.
@@ -202,6 +204,7 @@ pub struct Access {
     tokens: RwLock<HashMap<TokenId, Arc<LiveToken>>>,
     sessions: RwLock<HashMap<[u8; 32], Arc<LiveSession>>>,
     codes: Mutex<Vec<LoginCode>>,
+    endings: Endings,
     /// Failed attempts to authenticate.
     pub failures: FailureRate,
     logins: Rate<SessionHolder>,
@@ -220,6 +223,7 @@ impl Access {
             tokens: RwLock::default(),
             sessions: RwLock::default(),
             codes: Mutex::default(),
+            endings: Endings::default(),
             failures: FailureRate::default(),
             logins: Rate::new(LOGIN_BURST, LOGIN_INTERVAL),
             loading: tokio::sync::Mutex::default(),
@@ -406,7 +410,8 @@ impl Access {
     }
 
     /// Ends sessions.
-    pub(super) fn end_sessions(&self, digests: &[Digest]) {
+    pub(super) fn end_sessions(&self, digests: &[Digest], ending: &SessionEnding) {
+        self.endings.note(digests, ending);
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         for digest in digests {
             if let Some(live) = sessions.remove(&digest.key()) {
@@ -415,12 +420,33 @@ impl Access {
         }
     }
 
+    /// Returns how the session of a cookie ended, if that is known.
+    pub fn ending(&self, cookie: &Secret, now: i64) -> Option<SessionEnding> {
+        let digest = cookie.digest();
+        let of_live = || {
+            let live = self.live_session(&SessionKey(digest))?;
+            let ended = live.end(self.limits, now);
+            let of_token = match &live.session.holder {
+                SessionHolder::Token(id) => self.live(id).and_then(|token| token.token.expires_at),
+                SessionHolder::AdminToken | SessionHolder::User(_) => None,
+            };
+            let expired = |at: i64, end| (at <= now).then_some(SessionEnding { at, end });
+            expired(ended, SessionEnd::Expired)
+                .or_else(|| of_token.and_then(|at| expired(at, SessionEnd::TokenExpired)))
+        };
+        self.endings.of(&digest).or_else(of_live)
+    }
+
     /// Ends expired sessions and those whose token expired; returns the others with unwritten uses.
     fn sweep(&self, now: i64) -> Vec<(Arc<LiveSession>, i64)> {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         sessions.retain(|_, live| {
-            let lives = !live.ended.is_cancelled() && live.end(self.limits, now) > now;
+            let at = live.end(self.limits, now);
+            let lives = !live.ended.is_cancelled() && at > now;
             if !lives {
+                // Whoever ends a session otherwise has noted it.
+                let end = if at > now { SessionEnd::TokenExpired } else { SessionEnd::Expired };
+                self.endings.note(&[live.session.digest], &SessionEnding { at: at.min(now), end });
                 live.ended.cancel();
             }
             lives
@@ -450,7 +476,10 @@ impl Access {
     }
 
     /// Ends a revoked token and everything opened with it.
-    pub(super) async fn end(&self, ids: &[TokenId]) {
+    pub(super) async fn end(&self, ids: &[TokenId], ending: &SessionEnding) {
+        for id in ids {
+            self.endings.note(&self.sessions_of(&SessionHolder::Token(id.clone())), ending);
+        }
         let _one = self.loading.lock().await;
         let mut tokens = self.tokens.write().unwrap_or_else(PoisonError::into_inner);
         for id in ids {

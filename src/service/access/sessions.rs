@@ -11,6 +11,7 @@ use crate::domain::session::{LoginSession, SessionHolder};
 use crate::domain::token::{Digest, Secret, TokenId};
 use crate::metrics::wire::Limit;
 use crate::service::access::context::{Permit, RequestContext};
+use crate::service::access::endings::{SessionEnd, SessionEnding};
 use crate::service::access::tokens::random;
 use crate::service::access::{NoHolder, SessionKey};
 use crate::service::error::{Found as _, conflict};
@@ -106,7 +107,7 @@ impl Service {
             Ok(((), TransactionEnd::Commit))
         })?;
         let access = &backend.parts.access;
-        access.end_sessions(&surplus);
+        access.end_sessions(&surplus, &SessionEnding { at: now, end: SessionEnd::Replaced });
         let key = SessionKey(session.digest);
         access.begin_session(session);
         let Some((session, ends_at)) = access.session_now(&key, now) else {
@@ -203,7 +204,9 @@ impl Service {
 impl Backend {
     /// Ends sessions in memory at once, then in the store.
     async fn end_these(&self, permit: &Permit, holder: SessionHolder, digests: Vec<Digest>) -> Result<()> {
-        self.parts.access.end_sessions(&digests);
+        let by = SessionEnd::By(permit.ctx().actor.subject.to_string());
+        let ending = SessionEnding { at: self.parts.clock.unix_ms(), end: by };
+        self.parts.access.end_sessions(&digests, &ending);
         self.refuse_sealed().await?;
         let (by, clock) = (permit.ctx().cause(), self.parts.clock);
         transact!(self, write(permit), |db| {

@@ -8,6 +8,7 @@ use crate::domain::event::{DomainEvent, EventCause, TokenFacts};
 use crate::domain::token::{Secret, Token, TokenId, TokenState};
 use crate::domain::{TenantName, TokenName};
 use crate::service::access::context::RequestContext;
+use crate::service::access::endings::{SessionEnd, SessionEnding};
 use crate::service::access::idempotency::once;
 use crate::service::error::{Found as _, conflict, field};
 use crate::service::page::{Page, Paged};
@@ -174,7 +175,8 @@ impl Service {
         })?;
         if !dry_run {
             tracing::info!(token = %revoked, by, "a token was revoked");
-            backend.parts.access.end(&[revoked]).await;
+            let ending = SessionEnding { at: clock.unix_ms(), end: SessionEnd::Revoked(by) };
+            backend.parts.access.end(&[revoked], &ending).await;
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ use crate::domain::{COLOURS, DaemonName, GpuUuid, TenantDirectory, TenantName};
 use crate::gpu::Inventory;
 use crate::service::access::audit_log::ChangeRecord;
 use crate::service::access::context::Permit;
+use crate::service::access::endings::{SessionEnd, SessionEnding};
 use crate::service::error::Found as _;
 use crate::service::error::conflict;
 use crate::service::{Backend, Result, ServiceError, namesake_refusal, refuse_namesake, unavailable};
@@ -145,7 +146,9 @@ impl Backend {
             for desired in std::mem::take(&mut changed.desired) {
                 self.parts.fleet.publish(desired, remembered.take());
             }
-            self.parts.access.end(&changed.revoked).await;
+            let by = permit.ctx().actor.subject.to_string();
+            let ending = SessionEnding { at: permit.ctx().clock.unix_ms(), end: SessionEnd::Revoked(by) };
+            self.parts.access.end(&changed.revoked, &ending).await;
             changed.deleted.iter().for_each(|tenant| self.recent.forget(tenant));
         }
         Ok(changed)

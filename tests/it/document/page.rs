@@ -1,4 +1,4 @@
-//! The document as a page, which the server sends at `/docs`: text, so that it needs no script and can be searched and printed.
+//! The document as the content of a page, which the server sends at `/docs`: text, so that it needs no script and can be searched and printed.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::METHODS;
 
-/// The page of a document.
+/// The content of the page of a document.
 pub fn page(document: &Value) -> String {
     let text = |pointer: &str| escape(document.pointer(pointer).and_then(Value::as_str).unwrap_or_default());
     let by_tag: Vec<(&Value, Vec<Operation>)> =
@@ -44,28 +44,16 @@ pub fn page(document: &Value) -> String {
     let (answers, schemas) = (answers.concat(), schemas.concat());
     let (title, version, about) = (text("/info/title"), text("/info/version"), text("/info/description"));
     format!(
-        "<!doctype html>
-<html lang=\"en\">
-<head>
-<meta charset=\"utf-8\">
-<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
-<meta name=\"color-scheme\" content=\"light dark\">
-<title>API · {title}</title>
-<link rel=\"icon\" href=\"data:,\">
-<link rel=\"stylesheet\" href=\"/docs/page.css\">
-</head>
-<body>
-<a class=\"skip\" href=\"#content\">Skip to the operations</a>
-<header>
-<h1>{title} API <span>{version}</span></h1>
+        "<header>
+<h1>{title} API <span class=\"quiet\">{version}</span></h1>
 <p>{about}</p>
-<p><a href=\"/openapi.json\">OpenAPI 3.1</a> · <a href=\"/openapi-3.0.json\">OpenAPI 3.0</a> · <a href=\"/\">Console</a></p>
+<p><a href=\"/openapi.json\">OpenAPI 3.1</a> · <a href=\"/openapi-3.0.json\">OpenAPI 3.0</a></p>
 </header>
 <nav aria-label=\"Contents\">
 {contents}<h2><a href=\"#answers\">Errors</a></h2>
 <h2><a href=\"#schemas\">Schemas</a></h2>
 </nav>
-<main id=\"content\" tabindex=\"-1\">
+<div>
 {main}<section aria-labelledby=\"answers\">
 <h2 id=\"answers\">Errors</h2>
 <p>Each is a problem document (RFC 9457) of one of the types below it.</p>
@@ -73,9 +61,7 @@ pub fn page(document: &Value) -> String {
 <section aria-labelledby=\"schemas\">
 <h2 id=\"schemas\">Schemas</h2>
 {schemas}</section>
-</main>
-</body>
-</html>
+</div>
 "
     )
 }
@@ -239,7 +225,8 @@ fn bounds(schema: &Value) -> String {
 fn table<const N: usize>(name: &str, columns: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let cells = |cells: &[String; N]| {
         let [first, rest @ ..] = cells.as_slice() else { return String::new() };
-        let rest: Vec<String> = rest.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+        let labelled = |(cell, column): (&String, &&str)| format!("<td data-label=\"{column}\">{cell}</td>");
+        let rest: Vec<String> = rest.iter().zip(&columns[1..]).map(labelled).collect();
         format!("<tr><th scope=\"row\">{first}</th>{}</tr>\n", rest.concat())
     };
     let head: String = columns.map(|column| format!("<th scope=\"col\">{column}</th>")).concat();

@@ -42,7 +42,7 @@ fn served_printed_and_stored_documents_are_equal() {
 #[test]
 fn reference_page_is_made_of_the_document() {
     let page = crate::document::page(&crate::document::document());
-    kept("web/assets/docs/index.html", &page);
+    kept("web/assets/docs/reference.html", &page);
     for (_, operation) in operations(&document()) {
         let id = operation["operationId"].as_str().expect("an ID");
         assert_eq!(page.matches(&format!(" id=\"{id}\"")).count(), 1, "{id}");

@@ -30,8 +30,8 @@
     const at = new Date(element.dateTime);
     if (Number.isNaN(at.getTime())) return;
     const now = new Date();
+    if (element.title === element.dateTime) element.title = exactEarlier.format(at);
     if (element.hasAttribute("data-relative")) {
-      element.title = exactEarlier.format(at);
       const text = distance(at, now);
       if (element.textContent !== text) element.textContent = text;
       return;
@@ -64,7 +64,7 @@
   // Why a request failed; without a status there was no response.
   function reason(status) {
     if (status === undefined) return "the manager does not respond";
-    if (status === 401) return "your session has ended. What you typed is kept: submit it, and log in on the way";
+    if (status === 401) return "your session has ended";
     return `the manager refused the request (status ${status})`;
   }
 
@@ -78,12 +78,85 @@
       part.prepend(note);
     }
     note.textContent = `Not up to date: ${reason(status)}.`;
-    showConnection(status === 401 ? "session ended" : "not connected", "lost");
+    if (status === 401) showSignedOut("What you typed stays.");
+    else showConnection("not connected", "lost");
   }
 
   function markUpToDate() {
     showConnection("", "");
     delete connection.dataset.is;
+    if (isSignedOut) hideNotice();
+  }
+
+  const notice = document.getElementById("stale-notice");
+  let isSignedOut = false;
+
+  function hideNotice() {
+    isSignedOut = false;
+    notice.hidden = true;
+    delete notice.dataset.text;
+    notice.replaceChildren();
+  }
+
+  const parse = (text) => new DOMParser().parseFromString(text, "text/html");
+
+  // The session has ended: the page stays as it is, with what was typed, says who ended it, and lets one log in where one is.
+  async function showSignedOut(remark) {
+    if (isSignedOut) return;
+    isSignedOut = true;
+    showConnection("session ended", "lost");
+    const { pathname, search } = window.location;
+    const path = `/login?next=${encodeURIComponent(pathname + search)}`;
+    const answer = await fetch(path).catch(() => null);
+    const login = answer?.ok ? parse(await answer.text()) : null;
+    const why = document.createElement("p");
+    const known = login?.querySelector(".signed-out");
+    why.append(...(known ? document.importNode(known, true).childNodes : ["Your session has ended."]), ` ${remark}`);
+    formatTimes(why);
+    notice.replaceChildren(why, signInForm(login, path));
+    notice.hidden = false;
+  }
+
+  // The form of the login page; a link to it, if it could not be had.
+  function signInForm(login, path) {
+    const original = login?.querySelector("form[action='/login']");
+    if (!original) return Object.assign(document.createElement("a"), { href: path, textContent: "Log in" });
+    const form = document.importNode(original, true);
+    form.className = "sign-in";
+    form.querySelector(".hint")?.remove();
+    const field = form.querySelector("#token");
+    field.id = "sign-in-token";
+    field.removeAttribute("autofocus");
+    field.removeAttribute("aria-describedby");
+    form.querySelector("label").htmlFor = field.id;
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      const answer = await fetch("/login", { method: "POST", body: new URLSearchParams(new FormData(form)) }).catch(() => null);
+      const next = answer && parse(await answer.text());
+      if (!next || next.querySelector("form[action='/login']")) {
+        form.querySelector(".wrong")?.remove();
+        const wrong = Object.assign(document.createElement("p"), { className: "wrong", role: "alert" });
+        wrong.textContent = next?.querySelector(".refusal")?.textContent ?? "The manager does not respond: try again.";
+        form.append(wrong);
+        field.select();
+        return;
+      }
+      signedIn(next);
+    });
+    return form;
+  }
+
+  // Somebody is logged in again, perhaps somebody else: the frame is theirs, and a live page goes on.
+  function signedIn(next) {
+    for (const part of [".account", ".sections"]) {
+      const theirs = next.querySelector(part);
+      if (theirs) document.querySelector(part).replaceWith(document.importNode(theirs, true));
+    }
+    hideNotice();
+    for (const note of document.querySelectorAll(".outdated")) note.remove();
+    document.getElementById("page").focus({ preventScroll: true });
+    if (liveUpdates) liveUpdates.resume();
+    else markUpToDate();
   }
 
   // Other scripts of the console add theirs.
@@ -265,8 +338,6 @@
   });
 
   // Live pages. The server reports that the page is stale, and the page reloads itself.
-  const notice = document.getElementById("stale-notice");
-
   // Longest silence of a healthy manager, which marks pages stale every 5 s.
   const SILENCE_MS = 15_000;
 
@@ -304,14 +375,17 @@
       clearInterval(timer);
     }
 
-    // The page stays, and the login page leads back to it.
     function showEnded() {
       if (isStopped) return;
       stop();
-      const { pathname, search } = window.location;
-      showNotice(`Your session ended at ${today.format(new Date())}. The page is as of ${today.format(validSince)}.`,
-        "Log in", `/login?next=${encodeURIComponent(pathname + search)}`);
-      showConnection("session ended", "lost");
+      showSignedOut(`The page is as of ${today.format(validSince)}.`);
+    }
+
+    function resume() {
+      isStopped = false;
+      timer = null;
+      connect();
+      refresh();
     }
 
     function showStatus(status) {
@@ -396,7 +470,7 @@
     });
     window.addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
     connect();
-    return { showStatus, refresh };
+    return { showStatus, refresh, resume };
   }
 
   // Copying: a button has the text in data-copy-text, or names the element that has it in data-copy.

@@ -21,7 +21,7 @@ use super::frame::{Frame, Section};
 use super::gpus::{GpuDisplayNames, GpuRow};
 use super::lists::{Facet, ListQuery, list_page};
 use super::sharing::SharingPicture;
-use super::sorting::{SortColumns, SortValue};
+use super::sorting::{SortColumns, SortValue, Sorting};
 use super::{rendered, spec_form};
 use crate::domain::access::{Right, Role};
 use crate::domain::client::LeaseKind;
@@ -72,7 +72,7 @@ const EVENTS: u32 = 10;
 
 type TenantRow = (TenantView, LastUse);
 
-list_page!(TenantsPage, "tenants.html", TenantRow, facets: Vec<Facet>);
+list_page!(TenantsPage, "tenants.html", TenantRow, facets: Vec<Facet>, sorting: Sorting);
 
 const COLUMNS: SortColumns<'static, TenantRow> = &[
     ("name", |(tenant, _)| SortValue::Text(tenant.name.natural_key())),
@@ -144,7 +144,8 @@ async fn all(call: Call, query: ListQuery) -> Reply {
     };
     let page = query.list(&call, Section::Tenants, &["q", "daemon", "use"], tenants).await?;
     let facets = Facet::of(&query, "use", [("", "All")].into_iter().chain(USES));
-    Ok(page.with_daemons(&call).await?.answer(|page| TenantsPage { page, facets }))
+    let sorting = Sorting::of(&query);
+    Ok(page.with_daemons(&call).await?.answer(|page| TenantsPage { page, facets, sorting }))
 }
 
 #[derive(Template)]
