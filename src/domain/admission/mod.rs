@@ -154,7 +154,7 @@ fn no_percentages(
         field,
         detail: format!(
             "daemon {daemon_name} in static mode gives a client the SMs of its partition, and MPS ignores thread \
-             percentages there, which these tenants have: {}; take that away from them, or use a daemon in shared mode",
+             percentages there, but these tenants have a share of their own: {}. Remove it, or use a daemon in shared mode",
             listed(&named, ", ")
         ),
     })
