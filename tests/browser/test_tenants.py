@@ -440,8 +440,8 @@ def test_slider_shows_what_is_left(own_host, visitor):
     host = own_host
     visit = visitor(host)
     page = visit.log_in(to="/tenants/-/new?daemon=gpu0")
-    page.get_by_label("Name").fill("slides")
-    page.get_by_label("User").fill("root")
+    page.get_by_label("Name", exact=True).fill("slides")
+    page.get_by_label("User", exact=True).fill("root")
     page.get_by_label("Max clients").fill("1")
     page.get_by_label("Expiry").fill("in 2 days")
     if visit.scripted:

@@ -524,7 +524,7 @@ mod tests {
         let error = check(&partitioned, &tenants).expect_err("two of them have");
         assert_eq!(error.field, "sms");
         assert!(
-            error.detail.contains("have: t0 (active_thread_percentage 25.0), t2 (sms 32);"),
+            error.detail.contains("of their own: t0 (active_thread_percentage 25.0), t2 (sms 32). Remove it"),
             "{}",
             error.detail
         );
