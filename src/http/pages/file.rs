@@ -54,7 +54,7 @@ struct FilePage<'a> {
 enum FileContent {
     #[default]
     Unknown,
-    Host(AppliedHostFile),
+    Host(Box<AppliedHostFile>),
     Layouts(Document),
     Record(RecordHead),
 }
@@ -83,7 +83,7 @@ async fn content(call: &Call, form: &Form) -> Result<FileContent, ServiceError> 
         ));
     }
     match GivenFile::of(typed) {
-        GivenFile::Host => put(call, form, WriteOptions::rehearsal()).await.map(FileContent::Host),
+        GivenFile::Host => Ok(FileContent::Host(Box::new(put(call, form, WriteOptions::rehearsal()).await?))),
         GivenFile::Layouts => document(form).map(FileContent::Layouts),
         GivenFile::Record(head) => Ok(FileContent::Record(head)),
         GivenFile::Other(why) => Err(ServiceError::field("/text", why)),
@@ -104,7 +104,7 @@ async fn apply(call: Call, form: Form) -> Reply {
     let if_match = Some(form.text("tag").to_owned());
     match put(&call, &form, WriteOptions { if_match, ..WriteOptions::default() }).await {
         Ok(AppliedHostFile { operation: Some(operation), .. }) => Ok(followed(operation.id)),
-        Ok(nothing) => Ok(rendered(&FilePage::of(&call, &form, FileContent::Host(nothing)).await)),
+        Ok(nothing) => Ok(rendered(&FilePage::of(&call, &form, FileContent::Host(Box::new(nothing))).await)),
         Err(error @ ServiceError::PreconditionFailed(_)) => outdated(&call, &form, error).await,
         Err(error) => {
             let (refused, page) =
