@@ -145,7 +145,7 @@ mod tests {
         let (gpu0, web) = (daemon(), tenant("web"));
         let of_daemon = [not_ready(ConditionReason::Starting, "it is being started")];
         let own = [
-            not_ready(ConditionReason::AwaitingReadBack, "daemon gpu0 has not read its limits back yet"),
+            not_ready(ConditionReason::AwaitingReadBack, "daemon gpu0 is applying its limits"),
             not_ready(ConditionReason::DirectoryUnreachable, "user 7 cannot reach it"),
             Condition::new(
                 ConditionType::ClientSocket,

@@ -138,7 +138,7 @@ words! {
 words! {
     /// Reason why a condition is true or false.
     ConditionReason {
-        /// Every setting was read back as it should be.
+        /// All settings are confirmed: each was read back as desired.
         AppliedAndReadBack,
         /// The clients that a fatal GPU error affects have not ended yet.
         AwaitingClientExit,

@@ -53,6 +53,10 @@ impl RecordHead {
 
 impl GivenFile {
     /// Recognizes a text by its outermost fields; a text that cannot be read is recognized by the words in it.
+    #[allow(
+        clippy::zero_sized_map_values,
+        reason = "the parser reads fields, and their values do not matter"
+    )]
     pub fn of(text: &str) -> Self {
         let fields = serde_saphyr::from_str::<BTreeMap<String, IgnoredAny>>(text);
         let has = |name: &str| match &fields {
@@ -73,11 +77,11 @@ impl GivenFile {
             _ if has("layouts") => Self::Layouts,
             // The smallest host file.
             Ok(fields) if fields.keys().eq(["version"]) => Self::Host,
-            Ok(fields) => {
+            Ok(fields) if !fields.is_empty() => {
                 let names: Vec<String> = fields.keys().take(5).map(|name| format!("`{name}`")).collect();
                 Self::Other(format!("its fields are {}: {EXPECTED}", crate::shortened(names.join(", "))))
             }
-            Err(_) => Self::Other(format!("it is no YAML or JSON with named fields: {EXPECTED}")),
+            _ => Self::Other(format!("it is no YAML or JSON with named fields: {EXPECTED}")),
         }
     }
 }

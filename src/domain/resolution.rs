@@ -98,13 +98,9 @@ pub fn resolve(
 fn no_percentage(sms: u32, total: u32) -> InvalidValue {
     let below = (8..=total).step_by(2).take_while(|count| *count <= sms).last().unwrap_or(8);
     let above = (8..=total).step_by(2).find(|count| *count >= sms).unwrap_or(total);
-    let nearest = if below == above {
-        format!("the nearest is {below}")
-    } else {
-        format!("the nearest are {below} and {above}")
-    };
+    let nearest = if below == above { below.to_string() } else { format!("{below} and {above}") };
     InvalidValue(format!(
-        "{} cannot be had on a GPU of {total}: MPS gives even numbers from 8 to {total}; {nearest}",
+        "{} is not possible on a GPU of {total}: use an even number from 8 to {total} (nearest: {nearest})",
         counted(sms, "SM")
     ))
 }
@@ -189,8 +185,8 @@ mod tests {
 
     #[test]
     fn one_nearest_number_is_named_once() {
-        assert!(no_percentage(132, 132).0.ends_with("the nearest is 132"));
-        assert!(no_percentage(15, 132).0.ends_with("the nearest are 14 and 16"));
+        assert!(no_percentage(132, 132).0.ends_with("(nearest: 132)"));
+        assert!(no_percentage(15, 132).0.ends_with("(nearest: 14 and 16)"));
     }
 
     fn daemon() -> DaemonSpec {

@@ -33,7 +33,7 @@ pub struct TenantSpec<G = GpuUuid> {
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<DeviceMemoryLimit>)]
     pub device_memory_limit: Option<DeviceMemoryLimit<G>>,
-    /// Most of its processes that may be connected at once; if it is left out, as many as MPS takes.
+    /// Most of its processes that may be connected at once; if it is left out, no limit but that of MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 60)]
     pub max_clients: Option<u32>,

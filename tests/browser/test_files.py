@@ -36,7 +36,7 @@ def test_host_file_is_compared_then_applied(own_host, visitor):
     give(visit, file)
     expect(page.get_by_role("heading", name="Difference to this host")).to_be_visible()
     expect(page.locator(".host-changes > li")).to_have_text([re.compile("Create tenant late")])
-    expect(page.locator(".host-changes .new").filter(has_text='device_memory_limit: "1G"')).to_have_count(1)
+    expect(page.locator(".host-changes .new").filter(has_text="device_memory_limit: 1G")).to_have_count(1)
     visit.accessible()
     # Someone else is faster, so that it would be another change.
     host.api("PUT", "/tenants/late", {"daemon": "gpu0", "uid": 0, "device_memory_limit": "2G"}, token=host.token_for("admin", "ada"))

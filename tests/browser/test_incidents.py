@@ -89,6 +89,8 @@ def test_fault_page_says_who_lost_work(own_host, visitor):
     lost = page.locator(".lost")
     expect(lost.get_by_role("rowheader")).to_have_count(2)
     expect(lost.get_by_role("cell", name="root").first).to_be_visible()
+    # The command has its arguments, as on the page of a client.
+    expect(lost.locator("td.command code").first).to_have_text(re.compile(r" sim client --"))
     visit.accessible()
     # The page of a client that is gone leads back.
     lost.locator("td.number a").first.click()

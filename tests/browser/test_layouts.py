@@ -268,3 +268,18 @@ def test_line_of_sizes_makes_a_layout(host, visitor):
     expect(page.get_by_label("Layout", exact=True)).to_have_value(
         re.compile("partition: web, chunks: 7}\n.*partition: part_2, chunks: 5}\n.*partition: part_3, chunks: 1}"))
     expect(page.get_by_text("13 of ")).to_be_visible()
+
+
+def test_sizes_that_fit_become_steps(host, visitor):
+    visit = visitor(host)
+    page = visit.log_in(to="/layouts/-/new?sizes=7+%2B+5")
+    sizes = page.locator(".sizes li")
+    expect(page.get_by_role("heading", name="Sizes that still fit on GPU 0")).to_be_visible()
+    before = sizes.count()
+    assert before > 2
+    visit.accessible()
+    if not visit.scripted:
+        return
+    page.get_by_role("button", name="2 chunks on GPU 0").click()
+    expect(page.get_by_label("Layout", exact=True)).to_have_value(re.compile(r"part_2, chunks: 5}\n *- add: {gpu: 0, partition: part_3, chunks: 2}"))
+    expect(sizes).to_have_count(before - 2)

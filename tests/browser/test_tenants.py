@@ -434,3 +434,37 @@ def test_tenants_are_created_one_after_another(own_host, visitor):
     page.get_by_role("button", name="Create tenant").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("second")
     assert [host.api("GET", f"/tenants/{name}")["spec"]["uid"] for name in ("first", "second")] == [0, 0]
+
+
+def test_slider_shows_what_is_left(own_host, visitor):
+    host = own_host
+    visit = visitor(host)
+    page = visit.log_in(to="/tenants/-/new?daemon=gpu0")
+    page.get_by_label("Name", exact=True).fill("slides")
+    page.get_by_label("User", exact=True).fill("root")
+    page.get_by_label("Max clients").fill("1")
+    page.get_by_label("Expiry").fill("in 2 days")
+    if visit.scripted:
+        page.get_by_label("GiB by slider").fill("20")
+        page.get_by_label("Multiprocessors by slider").fill("32")
+        expect(page.get_by_label("Memory limit")).to_have_value("20G")
+        expect(page.get_by_label("A number of SMs")).to_be_checked()
+    else:
+        page.get_by_label("Memory limit").fill("20G")
+        page.get_by_label("A number of SMs").check()
+        page.get_by_label("SMs", exact=True).fill("32")
+        page.get_by_role("button", name="Check").click()
+    left = page.locator("#prediction .left")
+    expect(left).to_have_text(re.compile(r"^(\d+ SMs and )?[\d.]+ GiB left to give after this tenant$"))
+    expect(page.locator("#prediction time").last).to_be_visible()
+    if visit.scripted:
+        expect(page.locator("#prediction")).to_contain_text("in 2 d")
+    visit.accessible()
+    page.get_by_label("Memory limit").fill("139G")
+    if not visit.scripted:
+        page.get_by_role("button", name="Check").click()
+    expect(left).to_have_text(re.compile("^Limits exceed its memory by"))
+    page.get_by_label("Memory limit").fill("1G")
+    page.get_by_role("button", name="Create tenant", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("slides")
+    expect(page.get_by_text("Expires", exact=True).locator("+ dd").locator("time").last).to_be_visible()

@@ -35,7 +35,7 @@ pub(super) fn open_files(host: &HostFacts) -> Judgement {
 pub(super) fn tasks(host: &HostFacts) -> Judgement {
     let whose = whose(host);
     match &host.tasks {
-        None => ok(format!("no limit on threads and processes {whose} that can be seen")),
+        None => ok(format!("no task limit found {whose}")),
         Some((limit, file)) if *limit < TASKS => warn(
             format!("{limit} threads and processes {whose}, by {file}; a server has threads for each client"),
             "TasksMax=infinity in the unit, or a larger limit of the container",

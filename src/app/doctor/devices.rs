@@ -104,9 +104,11 @@ pub(super) fn outside_mps(host: &HostFacts) -> Judgement {
     }
     let exclusive = those(&facts.gpus, |gpu| gpu.compute_mode == Some(ComputeMode::ExclusiveProcess));
     let effect = exclusive.map_or_else(
-        || "no limit holds them".to_owned(),
+        || "no limits apply to them".to_owned(),
         |names| {
-            format!("no limit holds them, and one on {names} keeps MPS and everybody else off it (error 46)")
+            format!(
+                "no limits apply to them, and one on {names} keeps MPS and everybody else off it (error 46)"
+            )
         },
     );
     // Any process that is named like the server of MPS may be one.

@@ -70,7 +70,7 @@ spec_fields! {
         compute_mode: Option<String>, ["compute_mode"],
             (long, value_name = "MODE", hide_possible_values = true, value_parser = ["default", "exclusive_process"]),
             unset "compute-mode";
-        /// Strategy for thread percentages of tenants that state none: none, uniform, relaxed or weighted
+        /// Strategy for the default thread percentages of tenants: none, uniform, relaxed or weighted
         provisioning: Option<String>, ["provisioning", "strategy"],
             (long, value_name = "STRATEGY", hide_possible_values = true,
             value_parser = ["none", "uniform", "relaxed", "weighted"]);
@@ -78,14 +78,14 @@ spec_fields! {
         expected_clients: Option<u32>, ["provisioning", "expected_clients"],
             (long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number),
             unset "expected-clients";
-        /// Memory limit of tenants that state none, for example 8G, or for each GPU, for example 0=8G,1=4G
+        /// Default memory limit of tenants, for example 8G, or for each GPU, for example 0=8G,1=4G
         memory_limit: Option<String>, ["defaults", "device_memory_limit"],
             (long, value_name = "SIZE", allow_hyphen_values = true, value_parser = memory_limit), unset "memory-limit";
-        /// Thread percentage of tenants that state none
+        /// Default thread percentage of tenants
         thread_percentage: Option<f64>, ["defaults", "active_thread_percentage"],
             (long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = thread_percentage),
             unset "thread-percentage";
-        /// Priority of tenants that state none: normal or `below_normal`
+        /// Default priority of tenants: normal or `below_normal`
         priority: Option<String>, ["defaults", "priority"],
             (long, value_name = "PRIORITY", hide_possible_values = true, value_parser = ["normal", "below_normal"]),
             unset "priority";

@@ -154,7 +154,7 @@ fn no_percentages(
         field,
         detail: format!(
             "daemon {daemon_name} in static mode gives a client the SMs of its partition, and MPS ignores thread \
-             percentages there, which these tenants have: {}; take that away from them, or use a daemon in shared mode",
+             percentages there, but these tenants have a share of their own: {}. Remove it, or use a daemon in shared mode",
             listed(&named, ", ")
         ),
     })
@@ -524,7 +524,7 @@ mod tests {
         let error = check(&partitioned, &tenants).expect_err("two of them have");
         assert_eq!(error.field, "sms");
         assert!(
-            error.detail.contains("have: t0 (active_thread_percentage 25.0), t2 (sms 32);"),
+            error.detail.contains("of their own: t0 (active_thread_percentage 25.0), t2 (sms 32). Remove it"),
             "{}",
             error.detail
         );

@@ -267,7 +267,7 @@ events! {
         incidents &refusal.daemon, about of(&refusal.daemon).server(refusal.server).tenant(refusal.tenant.as_ref()),
         details refusal.details(), by EventCause::Mps, says ("{refusal}");
     BypassAppeared { daemon: DaemonName, processes: Vec<Bypass>, unnamed: usize, present: Vec<Bypass> }
-        = "bypass.appeared", Warning, "Processes use a GPU of a running daemon outside MPS, so no limit holds them; at most one such event a minute for each daemon.",
+        = "bypass.appeared", Warning, "Processes use a GPU of a running daemon outside MPS, so no limits apply to them; at most one such event a minute for each daemon.",
         incidents daemon, about of(daemon).gpu(first_gpu(processes)),
         details processes.first().map(|one| process(one.pid, one.uid)), by outsider(None),
         says (

@@ -266,7 +266,7 @@ impl LayoutPlanStep {
             Action::Add => '+',
             Action::Remove => '-',
         };
-        let name = step.partition.as_ref().map_or("(no layout's)", PartitionName::as_str);
+        let name = step.partition.as_ref().map_or("(not in layout)", PartitionName::as_str);
         // Where the driver does not report the compute capability, the SMs of a chunk are not known.
         let sms = if step.sms > 0 { format!(", {}", counted(step.sms, "SM")) } else { String::new() };
         write!(text, "{sign} {name}: {}{sms}", counted(step.chunks, "chunk"))?;

@@ -54,7 +54,7 @@ struct FilePage<'a> {
 enum FileContent {
     #[default]
     Unknown,
-    Host(AppliedHostFile),
+    Host(Box<AppliedHostFile>),
     Layouts(Document),
     Record(RecordHead),
 }
@@ -83,7 +83,7 @@ async fn content(call: &Call, form: &Form) -> Result<FileContent, ServiceError> 
         ));
     }
     match GivenFile::of(typed) {
-        GivenFile::Host => put(call, form, WriteOptions::rehearsal()).await.map(FileContent::Host),
+        GivenFile::Host => Ok(FileContent::Host(Box::new(put(call, form, WriteOptions::rehearsal()).await?))),
         GivenFile::Layouts => document(form).map(FileContent::Layouts),
         GivenFile::Record(head) => Ok(FileContent::Record(head)),
         GivenFile::Other(why) => Err(ServiceError::field("/text", why)),
@@ -104,7 +104,7 @@ async fn apply(call: Call, form: Form) -> Reply {
     let if_match = Some(form.text("tag").to_owned());
     match put(&call, &form, WriteOptions { if_match, ..WriteOptions::default() }).await {
         Ok(AppliedHostFile { operation: Some(operation), .. }) => Ok(followed(operation.id)),
-        Ok(nothing) => Ok(rendered(&FilePage::of(&call, &form, FileContent::Host(nothing)).await)),
+        Ok(nothing) => Ok(rendered(&FilePage::of(&call, &form, FileContent::Host(Box::new(nothing))).await)),
         Err(error @ ServiceError::PreconditionFailed(_)) => outdated(&call, &form, error).await,
         Err(error) => {
             let (refused, page) =
@@ -169,21 +169,36 @@ impl<'a> FilePage<'a> {
         }
     }
 
-    /// An object with what happens to it, and the sign and the text of each further line of the difference.
+    /// An object with what happens to it, and each further line of the difference with its class.
     fn lines(change: &HostChange) -> (String, Vec<(&'static str, String)>) {
-        let verb = match change.action {
-            HostChangeAction::Create => "Create",
-            HostChangeAction::Change => "Change",
-            HostChangeAction::Delete => "Delete",
-        };
-        let class = |line: &str| match line.trim_start().chars().next() {
-            Some('+') => "new",
-            Some('-') => "gone",
-            Some('!') => "warn",
-            _ => "same",
+        let (verb, class) = match change.action {
+            HostChangeAction::Create => ("Create", "new"),
+            HostChangeAction::Change => ("Change", "same"),
+            HostChangeAction::Delete => ("Delete", "gone"),
         };
         let text = change.to_string();
-        let lines = text.lines().skip(1).map(|line| (class(line), line.trim_start().to_owned()));
-        (format!("{verb} {}", change.object()), lines.collect())
+        // Steps have lines of their own, and a warning has no field.
+        let others =
+            text.lines().skip(1).map(str::trim_start).filter_map(|line| match line.split_at_checked(2)? {
+                ("+ ", step) if step.starts_with("add ") || step.starts_with("remove ") => {
+                    Some(("new", line))
+                }
+                ("- ", _) => Some(("gone", line)),
+                ("! ", warning) => Some(("warn", warning)),
+                _ => None,
+            });
+        let fields = change.fields.iter().filter(|field| field.field != "steps").map(|field| {
+            let value = |value: &Option<String>| {
+                value.as_deref().map_or("the default", |value| value.trim_matches('"')).to_owned()
+            };
+            let after = value(&field.after);
+            let instead = match &field.before {
+                None if class == "new" => String::new(),
+                before => format!(" instead of {}", value(before)),
+            };
+            (class, format!("{}: {after}{instead}", field.field))
+        });
+        let others = others.map(|(class, line)| (class, line.to_owned()));
+        (format!("{verb} {}", change.object()), fields.chain(others).collect())
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn enforced_by(of: Option<EnforcedBy>) -> Badge {
     match of {
         Some(EnforcedBy::Server) => Badge::new("the server", Tone::Good),
         Some(EnforcedBy::Environment) => Badge::new("the environment only", Tone::Warn),
-        Some(EnforcedBy::None) => Badge::new("nothing: there is no limit", Tone::Quiet),
+        Some(EnforcedBy::None) => Badge::new("no limit", Tone::Quiet),
         None => Badge::of("unknown"),
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn not_applied(
         return (ConditionReason::DaemonNotReady, format!("daemon {daemon} is not ready"));
     };
     if *status {
-        let message = format!("daemon {daemon} has not read its limits back yet");
+        let message = format!("daemon {daemon} is applying its limits");
         return (ConditionReason::AwaitingReadBack, message);
     }
     let redacted = Redacted::NotReady(daemon, *reason);

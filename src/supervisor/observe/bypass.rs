@@ -1,4 +1,4 @@
-//! Processes that use a GPU of a daemon outside MPS: no limit holds them. Pure.
+//! Processes that use a GPU of a daemon outside MPS: no limits apply to them. Pure.
 //!
 //! The driver's list of processes is the evidence. The incident is open while such processes exist, whichever events are
 //! written. For a minute after an event that names processes, events about further ones are quiet: they change the incident
@@ -146,7 +146,7 @@ impl Bypasses {
         };
         Some(ConditionType::Bypass.problem(
             ConditionReason::ProcessOutsideMps,
-            format!("no limit holds {}: {remedy}", describe_bypasses(self.present.known().values(), 0)),
+            format!("no limits apply to {}: {remedy}", describe_bypasses(self.present.known().values(), 0)),
         ))
     }
 }

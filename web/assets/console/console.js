@@ -21,7 +21,8 @@
   function distance(at, now) {
     const seconds = Math.round((now - at) / 1000);
     const [length, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([length]) => Math.abs(seconds) >= length) ?? [1, "s"];
-    const count = Math.trunc(Math.abs(seconds) / length);
+    // What comes in 47:59 h comes in 2 d.
+    const count = seconds > 0 ? Math.trunc(seconds / length) : Math.round(-seconds / length);
     if (Math.abs(seconds) < 5) return "just now";
     return seconds > 0 ? `${count} ${unit} ago` : `in ${count} ${unit}`;
   }
