@@ -451,7 +451,7 @@ impl Backend {
                     }
                     Err(error) if !error.is_news() => {}
                     Err(error) => {
-                        tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU")
+                        tracing::warn!(%gpu, %error, "the driver did not list the processes of the GPU");
                     }
                 }
             }
