@@ -3,6 +3,8 @@
 //! A form is converted to the JSON that a program would send, so the same validation applies with the same messages. What was
 //! typed is kept, and shown again with the errors.
 
+use std::str::FromStr;
+
 use askama::Template;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
@@ -14,6 +16,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use super::with_status;
+use crate::domain::InvalidValue;
 use crate::domain::count::joined;
 use crate::domain::duration::parse_seconds;
 use crate::domain::json::missing_field;
@@ -113,6 +116,11 @@ impl Form {
     /// The values of all fields of a name.
     pub(super) fn all<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'f str> {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.trim())
+    }
+
+    /// The name in a field.
+    pub(super) fn named<T: FromStr<Err = InvalidValue>>(&self, field: &str) -> Result<T, ServiceError> {
+        self.text(field).parse().map_err(|error| ServiceError::invalid((field, error)))
     }
 
     /// The selected version of a layout; `None` for the newest.

@@ -123,6 +123,7 @@ impl World {
             ("version", "1".to_owned()),
             ("partition", "web".to_owned()),
             ("daemons", "gpu1".to_owned()),
+            ("hosts", "gpu02".to_owned()),
             ("tenants", "demo".to_owned()),
             ("layouts", "prod".to_owned()),
             ("clients", id(client.pid())),

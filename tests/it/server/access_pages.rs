@@ -14,6 +14,8 @@ use crate::harness::{Answer, Client, eventually};
 const OPEN: [&str; 4] = ["/login", "/logout", "/assets/{digest}/{name}", "/favicon.ico"];
 /// The forms that only ask what something would come to.
 const CHANGES_NOTHING: [&str; 3] = ["/tenants/-/predict", "/layouts/-/check", "/file"];
+/// Another host, which does not answer.
+const SAVED: &str = "name=gpu02&url=http://127.0.0.1:9&token=secret";
 /// A form that leads to the log-in.
 const LEAVES: &str = "/settings/log-out-everywhere";
 
@@ -101,7 +103,7 @@ impl<'w> Browser<'w> {
 
 /// How much of what other forms are about is taken away by one.
 fn taken_away(page: &str) -> usize {
-    ["/daemons/", "/foreign-daemons/", "/settings/"]
+    ["/hosts/", "/daemons/", "/foreign-daemons/", "/settings/"]
         .iter()
         .position(|part| page.starts_with(part))
         .map_or(0, |at| at + 1)
@@ -185,6 +187,8 @@ fn filled(world: &World, page: &str) -> Once {
         }
         "/replays/new" => "do=start&kind=layout&layout=prod&daemon=gpu1".to_owned(),
         "/tokens/new" => "name=made&grant=viewer".to_owned(),
+        "/hosts/-/new" => SAVED.to_owned(),
+        "/layouts/{name}/replay-to" => "daemon=gpu1".to_owned(),
         "/settings/confirm-host" => "machine_id=another".to_owned(),
         "/settings/maintenance" => "gpus=0&timeout_s=1&on_timeout=terminate".to_owned(),
         _ => String::new(),
@@ -202,6 +206,8 @@ fn pages_admit_documented_callers_and_are_audited() {
     assert_eq!(known, routes(), "the table of docs/access.md and the routes of src/http/pages");
 
     let mut browsers: Vec<Browser<'_>> = CALLERS.iter().map(|caller| Browser::of(&world, caller)).collect();
+    let admin = browsers.iter().find(|browser| browser.caller == "admin").expect("one");
+    assert_eq!(admin.send("POST", "/hosts/-/new", SAVED).status, 303);
     let (mut cells, mut wrong) = (0, Vec::new());
     // What each caller did: the caller, the action, what it stands for, and whether it was let through.
     let mut deeds: Vec<(&str, String, &str, bool)> = Vec::new();
@@ -302,7 +308,7 @@ fn no_page_path_shadows_a_resource_name() {
         .filter(|parts| parts.len() > 1 && parts[1] == "{name}")
         .map(|mut parts| parts.remove(0))
         .collect();
-    assert_eq!(named, ["daemons", "layouts", "tenants"].map(str::to_owned).into());
+    assert_eq!(named, ["daemons", "hosts", "layouts", "tenants"].map(str::to_owned).into());
     for path in &routes {
         let parts = parts(path);
         let beside = parts.get(1).filter(|part| named.contains(&parts[0]) && *part != "{name}");

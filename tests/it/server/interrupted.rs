@@ -75,10 +75,10 @@ fn resumed_deletion_already_done_succeeds() {
 fn partial_token_file_is_replaced() {
     let mut host = InProcess::new("");
     fs::create_dir(host.state("")).unwrap();
-    fs::write(host.state("admin.new"), "0123").unwrap();
+    fs::write(host.state("admin.token.new"), "0123").unwrap();
     host.serve();
     assert_eq!(host.token().len(), 64);
-    assert!(!host.state("admin.new").exists());
+    assert!(!host.state("admin.token.new").exists());
     host.await_ready();
 }
 

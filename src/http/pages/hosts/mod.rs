@@ -5,6 +5,7 @@ mod replaying;
 use std::collections::BTreeSet;
 
 use askama::Template;
+use axum::extract::RawQuery;
 use axum::response::{IntoResponse as _, Redirect};
 use axum::routing::get;
 use serde::Deserialize;
@@ -151,28 +152,19 @@ struct ComparedSide {
     href: String,
 }
 
-/// The layout and the two daemons that are compared; a host without a name is this one.
-#[derive(Debug, Deserialize)]
-struct ComparedHosts {
-    layout: LayoutName,
-    #[serde(default)]
-    from: String,
-    from_daemon: DaemonName,
-    #[serde(default)]
-    to: String,
-    to_daemon: DaemonName,
-    /// A replay on the second.
-    replay: Option<uuid::Uuid>,
-}
-
-async fn compare(call: Call, Query(compared): Query<ComparedHosts>) -> Reply {
+/// The layout and the two daemons are in the query; a host without a name is this one. `replay` is a replay on the second.
+async fn compare(call: Call, RawQuery(query): RawQuery) -> Reply {
     let Call { app, ctx } = &call;
-    let ComparedHosts { layout, from, from_daemon, to, to_daemon, replay } = compared;
+    ctx.require(Right::View)?;
+    let form = Form::parse(query.unwrap_or_default().as_bytes());
+    let layout: LayoutName = form.named("layout")?;
+    let (from, to) = (form.text("from"), form.text("to"));
+    let (from_daemon, to_daemon) = (form.named("from_daemon")?, form.named("to_daemon")?);
     let rows = app.service.host_rows(ctx).await?;
-    let first = side(&rows, &from, from_daemon, &layout)?;
-    let second = side(&rows, &to, to_daemon, &layout)?;
-    let replay = match (replay, HostName::parse(&to)) {
-        (Some(id), Ok(host)) => Some(app.service.remote_replay(ctx, &host, id).await?),
+    let first = side(&rows, from, from_daemon, &layout)?;
+    let second = side(&rows, to, to_daemon, &layout)?;
+    let replay = match (form.text("replay").parse(), HostName::parse(to)) {
+        (Ok(id), Ok(host)) => Some(app.service.remote_replay(ctx, &host, id).await?),
         _ => None,
     };
     let comparison = LayoutComparison::of(&first.held.status, &second.held.status);

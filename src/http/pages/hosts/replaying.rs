@@ -1,18 +1,17 @@
 //! Replaying a layout of this host on another: the saved hosts with what each would say, and the start.
 
 use askama::Template;
+use axum::extract::RawQuery;
 use axum::response::{IntoResponse as _, Redirect};
-use serde::Deserialize;
 
 use crate::domain::access::Right;
 use crate::domain::saved_host::SavedHost;
 use crate::domain::{DaemonName, HostName, LayoutName};
-use crate::http::extract::{Call, Path, Query};
+use crate::http::extract::{Call, Path};
 use crate::http::pages::forms::{Form, FormErrors};
 use crate::http::pages::frame::{Frame, Section};
 use crate::http::pages::refusal;
 use crate::http::problem::Reply;
-use crate::service::ServiceError;
 use crate::service::hosts::ReplayOutlook;
 
 #[derive(Template)]
@@ -25,18 +24,9 @@ struct ReplayToPage {
     refused: FormErrors,
 }
 
-/// The daemon that has the layout.
-#[derive(Debug, Deserialize)]
-pub(super) struct LayoutHolder {
-    daemon: DaemonName,
-}
-
-pub(super) async fn choose(
-    call: Call,
-    Path(name): Path<LayoutName>,
-    Query(LayoutHolder { daemon }): Query<LayoutHolder>,
-) -> Reply {
+pub(super) async fn choose(call: Call, Path(name): Path<LayoutName>, RawQuery(query): RawQuery) -> Reply {
     call.ctx.require(Right::Operate)?;
+    let daemon = Form::parse(query.unwrap_or_default().as_bytes()).named("daemon")?;
     answer(&call, name, daemon, FormErrors::default()).await
 }
 
@@ -44,9 +34,7 @@ pub(super) async fn choose(
 pub(super) async fn act(call: Call, Path(name): Path<LayoutName>, form: Form) -> Reply {
     let Call { app, ctx } = &call;
     ctx.require(Right::Operate)?;
-    let daemon =
-        DaemonName::parse(form.text("daemon")).map_err(|error| ServiceError::invalid(("daemon", error)))?;
-    let host = HostName::parse(form.text("host")).map_err(|error| ServiceError::invalid(("host", error)))?;
+    let (daemon, host): (DaemonName, HostName) = (form.named("daemon")?, form.named("host")?);
     let done = async {
         if form.text("do") == "prepare" {
             app.service.prepare_host(ctx, &host, &name, &daemon).await?;
