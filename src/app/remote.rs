@@ -38,6 +38,10 @@ impl Remote for OverHttp {
         Client::trusting("https://localhost", None, Some(pem)).map(drop).map_err(|error| error.to_string())
     }
 
+    fn forget(&self, host: &HostName) {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner).remove(host);
+    }
+
     fn send(&self, host: HostLink, request: RemoteRequest) -> BoxFuture<'_, Result<RemoteAnswer, String>> {
         Box::pin(async move {
             let client = self.client(&host).map_err(|error| error.to_string())?;

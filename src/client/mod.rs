@@ -21,6 +21,8 @@ use crate::http::api::List;
 
 /// Longest answer that is read, in bytes: a list of 1000 tenants has a few MiB.
 const LONGEST_ANSWER: usize = 64 << 20;
+/// Longest answer of another host to its like, in bytes.
+const LONGEST_OF_A_HOST: usize = 4 << 20;
 
 /// A connection to a server.
 pub struct Client {
@@ -30,6 +32,7 @@ pub struct Client {
     base: String,
     target: String,
     token: Option<String>,
+    longest: usize,
 }
 
 impl Client {
@@ -42,6 +45,7 @@ impl Client {
             socket: Some(TrustedSocket::new(socket, trusted)),
             base: "http://localhost".into(),
             token: None,
+            longest: LONGEST_ANSWER,
         })
     }
 
@@ -70,14 +74,15 @@ impl Client {
 
     /// Over a URL with a token; over TLS its certificate is verified with those of a PEM text, or the system's.
     pub fn trusting(url: &str, token: Option<String>, pem: Option<&str>) -> Result<Self, ClientError> {
-        Self::connecting(url, token, || {
+        let client = Self::connecting(url, token, || {
             match pem {
             None => Ok(tls::trusting_system()),
             Some(pem) => tls::trusting(pem).map_err(|why| {
                 ClientError::Address(format!("these are no certificates that can be trusted: {why}; paste the PEM text of the authority"))
             }),
         }
-        })
+        })?;
+        Ok(Self { longest: LONGEST_OF_A_HOST, ..client })
     }
 
     /// Over a URL. It follows no redirection, which could take the token elsewhere.
@@ -100,7 +105,7 @@ impl Client {
         let http = http.no_proxy().redirect(Policy::none()).build();
         let http = http.map_err(|error| ClientError::Address(reason(&error)))?;
         let base = url.trim_end_matches('/').to_owned();
-        Ok(Self { http, socket: None, base, target: url.to_owned(), token })
+        Ok(Self { http, socket: None, base, target: url.to_owned(), token, longest: LONGEST_ANSWER })
     }
 
     /// Sends a request with a JSON body, for what has this entity tag or, without one, for something new; returns the answer whatever its
@@ -296,8 +301,8 @@ impl Client {
     async fn body(&self, mut response: Response) -> Result<Vec<u8>, ClientError> {
         let mut body = Vec::new();
         while let Some(part) = response.chunk().await.map_err(|error| self.unreachable(&error))? {
-            if body.len() + part.len() > LONGEST_ANSWER {
-                return Err(unreadable(format!("it is longer than {LONGEST_ANSWER} bytes")));
+            if body.len() + part.len() > self.longest {
+                return Err(unreadable(format!("it is longer than {} bytes", self.longest)));
             }
             body.extend_from_slice(&part);
         }

@@ -6,16 +6,17 @@ import pytest
 from playwright.sync_api import expect
 
 from host import Host, eventually
-from pages import clear
+from pages import clear, save_host
+from test_layouts_on_daemons import OTHER_DIE
 from test_operations import follow
 
 STEPS = [{"add": {"gpu": 1, "partition": name, "chunks": chunks}} for name, chunks in [("web", 7), ("batch", 5), ("spare", 1)]]
 
 
 @pytest.fixture
-def hosts():
+def hosts(request):
     """Two hosts; gpu1 of the first has a layout, and that of the second shares its GPU."""
-    first, second = Host("h200x2"), Host("h200x2")
+    first, second = Host("h200x2"), Host(getattr(request, "param", "h200x2"))
     try:
         for host in (first, second):
             clear(host, "gpu1")
@@ -120,3 +121,34 @@ def test_difference_and_silence_are_shown(hosts, visitor):
     row_of(page, "gpu03").get_by_role("link", name="Remove").click()
     page.get_by_role("button", name="Remove gpu03").click()
     expect(page.get_by_role("rowheader", name="gpu03")).to_have_count(0)
+
+
+@pytest.mark.parametrize("hosts", [OTHER_DIE], indirect=True, ids=["another die"])
+def test_replay_that_differs_says_so(hosts, visitor):
+    here, there = hosts
+    there.api("PUT", "/daemons/gpu1", {"gpus": ["1"], "mode": "static"})
+    eventually("gpu1 is ready", lambda: there.status_of("/readyz/daemons/gpu1") == 200)
+    visit = visitor(here)
+    page = visit.log_in()
+    save_host(here, "gpu02", there.url, there.token_for("operator"))
+    page.goto("/layouts/web_prod/replay-to?daemon=gpu1")
+    page.get_by_role("button", name="Replay on gpu02").click()
+    # Everything was undone there, so there is nothing to compare but the result.
+    follow(page, visit.scripted, lambda ms: expect(page.locator(".lead")).to_contain_text("differs", timeout=ms))
+    expect(page.locator("main")).to_contain_text("gpu1 of gpu02 does not have the layout")
+    visit.accessible()
+    assert there.api("GET", "/daemons/gpu1")["spec"].get("layout") is None
+
+
+def test_token_is_not_kept_through_a_log_in(hosts, visitor):
+    here, there = hosts
+    visit = visitor(here)
+    page = visit.log_in(to="/hosts/-/new")
+    secret = there.token_for("viewer")
+    page.get_by_label("Name").fill("gpu02")
+    page.get_by_label("URL").fill(there.url)
+    page.get_by_label("Token").fill(secret)
+    visit.log_out_elsewhere()
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.locator("input[type=password]").first).to_be_visible()
+    assert secret not in page.content()

@@ -80,6 +80,7 @@ impl Service {
         let permit = ctx.require(Right::Administer)?.on(target(&name));
         let backend = self.with(&permit);
         backend.refuse_sealed().await?;
+        backend.parts.remote.forget(&name);
         transact!(backend, write(&permit), |db| {
             if !store::saved_hosts::remove(db, &name).await? {
                 return Err(ServiceError::not_found("saved host", &name));

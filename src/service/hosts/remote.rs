@@ -51,6 +51,9 @@ pub trait Remote: Send + Sync {
     /// Refuses a text without certificates that can be trusted.
     fn check_certificates(&self, pem: &str) -> Result<(), String>;
 
+    /// Forgets what it keeps of a host.
+    fn forget(&self, host: &HostName);
+
     /// Sends a request, and waits a few seconds for the answer; an error says why there is none.
     fn send(&self, host: HostLink, request: RemoteRequest) -> BoxFuture<'_, Result<RemoteAnswer, String>>;
 }

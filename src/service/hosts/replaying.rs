@@ -1,7 +1,10 @@
 //! Replays of a layout of this host on others: which of them are ready for it, what would make one ready, and the replay itself.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::remote::{RemoteError, RemoteHost, RemoteList};
 use super::{NO_TOKEN, target};
@@ -20,8 +23,13 @@ use crate::service::daemons::DaemonView;
 use crate::service::error::conflict;
 use crate::service::host::GpuView;
 use crate::service::layouts::replays::ReplayAccepted;
-use crate::service::{Result, Service, ServiceError};
+use crate::service::{Result, Service};
 use crate::store::{TransactionEnd, transact};
+
+/// Daemons of a host that are asked if they could take a layout.
+const MOST_TARGETS: usize = 4;
+/// Longest wait for one host, whatever it is asked: a page waits for it.
+const LONGEST: Duration = Duration::from_secs(6);
 
 /// Prospect of a replay on another host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,12 +87,16 @@ impl LayoutInForce {
         VersionRef { name: self.name.clone(), version: self.here.status.version.unwrap_or_default() }
     }
 
-    /// Returns the daemon of another host to replay it on: the one of the same name if it is in the right mode, otherwise the first.
-    fn target<'d>(&self, daemons: &'d [DaemonView]) -> Option<&'d DaemonView> {
-        let mut fit =
-            daemons.iter().filter(|daemon| daemon.spec.mode == self.mode() && !daemon.spec.is_observed());
-        let named = fit.clone().find(|daemon| daemon.name == self.daemon);
-        named.or_else(|| fit.next())
+    /// Returns the daemons of another host that it could be replayed on: those in the right mode, first the one of the same name and those
+    /// without a layout; a few.
+    fn targets<'d>(&self, daemons: &'d [DaemonView]) -> Vec<&'d DaemonView> {
+        let mut fit: Vec<&DaemonView> = daemons
+            .iter()
+            .filter(|daemon| daemon.spec.mode == self.mode() && !daemon.spec.is_observed())
+            .collect();
+        fit.sort_by_key(|daemon| (daemon.name != self.daemon, daemon.spec.layout.is_some()));
+        fit.truncate(MOST_TARGETS);
+        fit
     }
 
     fn request(&self, daemon: &DaemonName) -> Value {
@@ -106,24 +118,23 @@ impl Service {
         Ok(join_all(hosts.into_iter().map(|(saved, host)| prospect(saved, host, &layout))).await)
     }
 
-    /// Gives another host a daemon for a layout; the next outlook shows if it was enough.
+    /// Gives another host a daemon for a layout, by the change that was `shown`; the next outlook shows if it was enough.
     pub async fn prepare_host(
         &self,
         ctx: &RequestContext,
         host: &HostName,
         name: &LayoutName,
         daemon: &DaemonName,
+        shown: &str,
     ) -> Result<()> {
         let permit = ctx.require(Right::Operate)?.on(target(host));
         let backend = self.with(&permit);
         backend.refuse_sealed().await?;
         let layout = self.replayed(ctx, name, daemon).await?;
         let remote = backend.remote_host(host).await?;
-        let ReplayOutlook::Preparable(change) =
-            remote.outlook(&layout).await.map_err(|error| error.on(host))?
-        else {
-            // Another has done it meanwhile.
-            return Ok(());
+        let change = match remote.outlook(&layout).await.map_err(|error| error.on(host))? {
+            ReplayOutlook::Preparable(change) if change.words == shown => change,
+            _ => return Err(conflict!("{host} has changed meanwhile: see below what would be done now")),
         };
         remote.put(&change, false).await.map_err(|error| error.on(host))?;
         transact!(backend, write(&permit), |_db| Ok(((), TransactionEnd::Commit)))?;
@@ -131,34 +142,26 @@ impl Service {
         Ok(())
     }
 
-    /// Replays a layout on another host, and waits a few seconds for the end of it.
+    /// Replays a layout on a daemon of another host, and waits a few seconds for the end of it.
     pub async fn replay_to(
         &self,
         ctx: &RequestContext,
         host: &HostName,
         name: &LayoutName,
         daemon: &DaemonName,
+        target: &DaemonName,
     ) -> Result<Replay> {
-        let permit = ctx.require(Right::Operate)?.on(target(host));
+        let permit = ctx.require(Right::Operate)?.on(super::target(host));
         let backend = self.with(&permit);
         backend.refuse_sealed().await?;
         let layout = self.replayed(ctx, name, daemon).await?;
         let remote = backend.remote_host(host).await?;
         let on = |error: RemoteError| error.on(host);
-        let target = match remote.outlook(&layout).await.map_err(on)? {
-            ReplayOutlook::Ready(target) => target,
-            ReplayOutlook::Same(target, words) => {
-                return Err(conflict!("{target} of {host} has layout {name} already: {words} are the same"));
-            }
-            ReplayOutlook::Preparable(change) => {
-                return Err(conflict!("{host} is not ready for layout {name}: {} first", change.words));
-            }
-            ReplayOutlook::Blocked(why) => return Err(ServiceError::Conflict(format!("{host}: {why}"))),
-        };
-        let request = Some(layout.request(&target));
+        // The other host refuses what has changed since its outlook was shown.
+        let request = Some(layout.request(target));
         let (accepted, _) =
             remote.send::<ReplayAccepted>("POST", "/replays", request, None).await.map_err(on)?;
-        let permit = permit.applying(&layout.version(), &target);
+        let permit = permit.applying(&layout.version(), target);
         transact!(backend, write(&permit), |_db| Ok(((), TransactionEnd::Commit)))?;
         let ended = format!("/operations/{}?wait_s=5", accepted.operation.id);
         remote.get::<Operation>(&ended).await.map_err(on)?;
@@ -200,7 +203,10 @@ async fn prospect(
     layout: &LayoutInForce,
 ) -> (SavedHost, ReplayOutlook) {
     let outlook = match host {
-        Some(host) => host.outlook(layout).await.map_err(|error| error.in_full()),
+        Some(host) => match timeout(LONGEST, host.outlook(layout)).await {
+            Ok(outlook) => outlook.map_err(|error| error.in_full()),
+            Err(_) => Err(format!("{} did not answer within {} s", saved.url, LONGEST.as_secs())),
+        },
         None => Err(NO_TOKEN.to_owned()),
     };
     (saved, outlook.unwrap_or_else(ReplayOutlook::Blocked))
@@ -217,12 +223,19 @@ impl RemoteHost<'_> {
                 return Ok(ReplayOutlook::Same(there.daemon, comparison.words()));
             }
         }
-        let Some(daemon) = layout.target(&daemons) else { return self.preparation(layout, &daemons).await };
-        let request = Some(layout.request(&daemon.name));
-        match self.send::<Value>("POST", "/replays?dry_run=true", request, None).await {
-            Ok(_) => Ok(ReplayOutlook::Ready(daemon.name.clone())),
-            Err(error @ RemoteError::Refused { .. }) => Ok(ReplayOutlook::Blocked(error.in_full())),
-            Err(error) => Err(error),
+        let mut refusal = None;
+        for daemon in layout.targets(&daemons) {
+            let request = Some(layout.request(&daemon.name));
+            match self.send::<Value>("POST", "/replays?dry_run=true", request, None).await {
+                Ok(_) => return Ok(ReplayOutlook::Ready(daemon.name.clone())),
+                Err(error @ RemoteError::Refused { .. }) => refusal = refusal.or(Some(error.in_full())),
+                Err(error) => return Err(error),
+            }
+        }
+        match (self.preparation(layout, &daemons).await?, refusal) {
+            // A daemon in the right mode says better what is in the way.
+            (ReplayOutlook::Blocked(_), Some(refusal)) => Ok(ReplayOutlook::Blocked(refusal)),
+            (outlook, _) => Ok(outlook),
         }
     }
 
@@ -253,6 +266,9 @@ impl RemoteHost<'_> {
             }
         } else {
             let holds = |daemon: &&DaemonView| {
+                if daemon.spec.mode == mode {
+                    return false;
+                }
                 let held = daemon.spec.gpus.iter().filter(|uuid| of_product().any(|gpu| gpu.uuid == **uuid));
                 held.count() >= count && !daemon.spec.is_observed()
             };

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
@@ -16,16 +17,19 @@ pub const HOSTS_KEY: &str = "hosts.key";
 #[derive(Debug)]
 pub struct TokenSealer {
     key: PathBuf,
+    /// Held while a key is made: two would leave one token unreadable.
+    making: Mutex<()>,
 }
 
 impl TokenSealer {
     /// Returns the sealer with the key in a state directory.
     pub fn in_directory(state_dir: &Path) -> Self {
-        Self { key: state_dir.join(HOSTS_KEY) }
+        Self { key: state_dir.join(HOSTS_KEY), making: Mutex::default() }
     }
 
-    /// Encrypts the token of a host, for its name and address alone.
+    /// Encrypts the token of a host, for its name, address and certificates alone.
     pub(super) fn seal(&self, host: &SavedHost, token: &Secret) -> io::Result<Vec<u8>> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let key = match self.key()? {
             Some(key) => key,
             None => self.make(random()?)?,
@@ -73,7 +77,7 @@ fn key(bytes: &[u8]) -> io::Result<LessSafeKey> {
 
 /// Text that is authenticated with a token: one that is moved to another row cannot be decrypted.
 fn about(host: &SavedHost) -> Aad<String> {
-    Aad::from(format!("{} {}", host.name, host.url))
+    Aad::from(format!("{} {} {}", host.name, host.url, host.ca.as_deref().unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ fn filled(world: &World, page: &str) -> Once {
             let version = &get("/api/v1/layouts/prod")["newest"]["version"];
             format!("revision={version}&text=steps:+[{{add:+{{gpu:+0,+partition:+web,+chunks:+7}}}}]")
         }
-        "/layouts/{name}/apply" => "daemon=gpu1".to_owned(),
+        "/layouts/{name}/apply" | "/layouts/{name}/replay-to" => "daemon=gpu1".to_owned(),
         "/layouts/{name}/delete" => {
             write(host, "leaves", &[add("web", 7)]);
             path = page.replace("{name}", "leaves");
@@ -188,7 +188,6 @@ fn filled(world: &World, page: &str) -> Once {
         "/replays/new" => "do=start&kind=layout&layout=prod&daemon=gpu1".to_owned(),
         "/tokens/new" => "name=made&grant=viewer".to_owned(),
         "/hosts/-/new" => SAVED.to_owned(),
-        "/layouts/{name}/replay-to" => "daemon=gpu1".to_owned(),
         "/settings/confirm-host" => "machine_id=another".to_owned(),
         "/settings/maintenance" => "gpus=0&timeout_s=1&on_timeout=terminate".to_owned(),
         _ => String::new(),

@@ -62,8 +62,12 @@ struct LayoutCell {
 
 impl LayoutCell {
     fn tone(&self) -> Tone {
-        let is_same = self.compared.as_ref().is_none_or(|(comparison, _)| comparison.is_same());
-        if is_same { Tone::Good } else { Tone::Bad }
+        match &self.compared {
+            Some((comparison, _)) if comparison.is_same() => Tone::Good,
+            Some(_) => Tone::Bad,
+            None if self.held.is_in_force() => Tone::Good,
+            None => Tone::Quiet,
+        }
     }
 
     /// The state, unless the layout is in force.
@@ -92,13 +96,14 @@ fn key_of(row: &HostState) -> String {
     row.saved.as_ref().map(|saved| saved.name.to_string()).unwrap_or_default()
 }
 
-fn layouts_of(row: &HostState) -> impl Iterator<Item = HeldLayout> {
-    row.reading.iter().flat_map(|reading| reading.layouts.iter().cloned())
+fn layouts_of(row: &HostState) -> impl Iterator<Item = &HeldLayout> {
+    row.reading.iter().flat_map(|reading| &reading.layouts)
 }
 
 async fn list(call: Call) -> Reply {
     let rows = call.app.service.host_rows(&call.ctx).await?;
-    let layouts: BTreeSet<LayoutName> = rows.iter().flat_map(layouts_of).map(|held| held.name).collect();
+    let layouts: BTreeSet<LayoutName> =
+        rows.iter().flat_map(layouts_of).map(|held| held.name.clone()).collect();
     let layouts: Vec<LayoutName> = layouts.into_iter().collect();
     let firsts: Vec<Option<(String, HeldLayout)>> =
         layouts.iter().map(|layout| first_with(&rows, layout)).collect();
@@ -113,7 +118,8 @@ async fn list(call: Call) -> Reply {
 
 /// Returns the first host that has a layout, by its key, with the layout there.
 fn first_with(rows: &[HostState], layout: &LayoutName) -> Option<(String, HeldLayout)> {
-    rows.iter().find_map(|row| Some((key_of(row), layouts_of(row).find(|held| held.name == *layout)?)))
+    let held = |row| layouts_of(row).find(|held| held.name == *layout);
+    rows.iter().find_map(|row| Some((key_of(row), held(row)?.clone())))
 }
 
 fn cells(row: &HostState, layout: &LayoutName, first: Option<&(String, HeldLayout)>) -> Vec<LayoutCell> {
@@ -129,7 +135,7 @@ fn cells(row: &HostState, layout: &LayoutName, first: Option<&(String, HeldLayou
         });
         LayoutCell { held, compared }
     };
-    layouts_of(row).filter(|held| held.name == *layout).map(cell).collect()
+    layouts_of(row).filter(|held| held.name == *layout).cloned().map(cell).collect()
 }
 
 #[derive(Template)]
@@ -138,7 +144,7 @@ struct HostComparePage {
     frame: Frame,
     layout: LayoutName,
     sides: [ComparedSide; 2],
-    comparison: LayoutComparison,
+    comparison: Option<LayoutComparison>,
     /// The replay that led here.
     replay: Option<Replay>,
 }
@@ -147,7 +153,8 @@ struct HostComparePage {
 struct ComparedSide {
     host: String,
     daemon: DaemonName,
-    held: HeldLayout,
+    /// The layout there; `None` after a replay that was undone.
+    held: Option<HeldLayout>,
     /// The address of its page; on this host a path.
     href: String,
 }
@@ -163,13 +170,24 @@ async fn compare(call: Call, RawQuery(query): RawQuery) -> Reply {
     let rows = app.service.host_rows(ctx).await?;
     let first = side(&rows, from, from_daemon, &layout)?;
     let second = side(&rows, to, to_daemon, &layout)?;
+    let title = format!("Layout {layout} on {} and {}", first.host, second.host);
     let replay = match (form.text("replay").parse(), HostName::parse(to)) {
         (Ok(id), Ok(host)) => Some(app.service.remote_replay(ctx, &host, id).await?),
         _ => None,
     };
-    let comparison = LayoutComparison::of(&first.held.status, &second.held.status);
-    let title = format!("Layout {layout} on {} and {}", first.host, second.host);
-    let frame = call.frame(Section::Hosts, title).await.live();
+    if replay.is_none()
+        && let Some(missing) = [&first, &second].into_iter().find(|side| side.held.is_none())
+    {
+        let ComparedSide { host, daemon, .. } = missing;
+        let why = format!("daemon {daemon} of {host} does not have layout {layout} any more");
+        return Err(ServiceError::Conflict(why).into());
+    }
+    // A replay that found a difference was undone: there is nothing to compare, but its result.
+    let both = first.held.as_ref().zip(second.held.as_ref());
+    let comparison = both.map(|(one, other)| LayoutComparison::of(&one.status, &other.status));
+    let frame = call.frame(Section::Hosts, title).await;
+    let is_over = replay.as_ref().is_none_or(|replay| replay.finished_at.is_some());
+    let frame = if is_over && replay.is_some() { frame } else { frame.live() };
     Ok(rendered(&HostComparePage { frame, layout, sides: [first, second], comparison, replay }))
 }
 
@@ -186,10 +204,7 @@ fn side(
         return Err(ServiceError::Unavailable(format!("{key}: {why}")).into());
     }
     let host = name_of(row);
-    let mut all = layouts_of(row);
-    let held = all.find(|held| held.daemon == daemon && held.name == *layout).ok_or_else(|| {
-        ServiceError::Conflict(format!("daemon {daemon} of {host} does not have layout {layout} any more"))
-    })?;
+    let held = layouts_of(row).find(|held| held.daemon == daemon && held.name == *layout).cloned();
     let base = row.saved.as_ref().map(|saved| saved.url.to_string()).unwrap_or_default();
     Ok(ComparedSide { host, held, href: format!("{base}/daemons/{daemon}#layout"), daemon })
 }

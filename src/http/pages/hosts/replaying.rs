@@ -37,10 +37,11 @@ pub(super) async fn act(call: Call, Path(name): Path<LayoutName>, form: Form) ->
     let (daemon, host): (DaemonName, HostName) = (form.named("daemon")?, form.named("host")?);
     let done = async {
         if form.text("do") == "prepare" {
-            app.service.prepare_host(ctx, &host, &name, &daemon).await?;
+            app.service.prepare_host(ctx, &host, &name, &daemon, form.text("shown")).await?;
             return Ok(format!("/layouts/{name}/replay-to?daemon={daemon}"));
         }
-        let replay = app.service.replay_to(ctx, &host, &name, &daemon).await?;
+        let target = form.named("target")?;
+        let replay = app.service.replay_to(ctx, &host, &name, &daemon, &target).await?;
         Ok(format!(
             "/hosts/-/compare?layout={name}&from_daemon={daemon}&to={host}&to_daemon={}&replay={}",
             replay.daemon, replay.id
