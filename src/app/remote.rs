@@ -2,17 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use reqwest::Method;
 
 use crate::client::{Client, ClientError};
 use crate::domain::HostName;
-use crate::service::hosts::remote::{HostLink, Remote, RemoteAnswer, RemoteRequest};
-
-/// Longest wait for an answer; a page waits for it.
-const LONGEST: Duration = Duration::from_secs(6);
+use crate::service::hosts::remote::{HostLink, LONGEST, Remote, RemoteAnswer, RemoteRequest, no_answer};
 
 /// Hosts over their URLs; a client keeps its connections, and the certificates that it has read.
 #[derive(Default)]
@@ -55,7 +51,7 @@ impl Remote for OverHttp {
                     ClientError::Unreachable { detail, .. } | ClientError::Interrupted { detail, .. },
                 )) => Err(format!("{} cannot be reached: {detail}", host.url)),
                 Ok(Err(error)) => Err(error.to_string()),
-                Err(_) => Err(format!("{} did not answer within {} s", host.url, LONGEST.as_secs())),
+                Err(_) => Err(no_answer(&host.url)),
             }
         })
     }

@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 
 /// The sections that only a host file has.
 const OF_A_HOST: [&str; 4] = ["daemons", "tenants", "bindings", "templates"];
-/// What a file may be.
+/// Kinds of files, in words.
 const EXPECTED: &str = "expected is a host file (of `mps-manager export`), a layout document (of Export on a layout's page), or a record \
                         (of `mps-manager record`)";
 
@@ -18,7 +18,7 @@ pub enum GivenFile {
     Host,
     /// Layouts, perhaps with recorded IDs.
     Layouts,
-    /// What MPS replied to static partitions on a GPU.
+    /// Replies of MPS to static partitions on a GPU.
     Record(RecordHead),
     /// None of them: the reason, with what was expected.
     Other(String),

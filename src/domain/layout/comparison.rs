@@ -1,4 +1,4 @@
-//! The same layout on daemons of two hosts.
+//! Comparison of a layout on daemons of two hosts.
 
 use super::status::{LayoutState, LayoutStatus, PartitionStatus};
 use crate::{DaemonName, LayoutName, PartitionId, PartitionName};

@@ -49,7 +49,7 @@ struct FilePage<'a> {
     now: i64,
 }
 
-/// What a file has, or would change here.
+/// Content of a file, or the changes that it would make here.
 #[derive(Default)]
 enum FileContent {
     #[default]

@@ -32,7 +32,7 @@ struct LoginPage<'a> {
     unsent: Option<&'a Unsent>,
     /// Reason for which a submitted form could not be kept.
     lost: Option<&'a str>,
-    /// How the session of the request's own cookie ended.
+    /// Ending of the session of the request's own cookie.
     ended: Option<SessionEnding>,
 }
 

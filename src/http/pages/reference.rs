@@ -1,4 +1,4 @@
-//! The API's reference: within the console for whoever is logged in, and for all others without a menu.
+//! The API's reference: within the console for users who are logged in, and for all others without a menu.
 
 use askama::Template;
 use axum::http::StatusCode;

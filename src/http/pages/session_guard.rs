@@ -74,7 +74,7 @@ async fn kept_form(request: Request, to: String, longest: usize) -> Result<Unsen
     let bytes = to_bytes(request.into_body(), longest).await;
     let bytes = bytes.map_err(|_| format!("it was incomplete, or is over {longest} bytes"))?;
     let mut form = Form::parse(&bytes);
-    // A secret is typed again: a login page would show it to whoever looks at the browser.
+    // A secret is typed again: a login page would show it to others at the same browser.
     form.remove("token");
     let unsent = Unsent { to, form };
     let most = longest.saturating_sub(OF_THE_LOGIN);

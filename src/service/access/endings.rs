@@ -1,4 +1,4 @@
-//! How sessions ended: kept in memory for a while, and shown only to whoever has the cookie of the session.
+//! Endings of sessions: kept in memory for a while, and shown only to the holder of the session's cookie.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,7 +12,7 @@ const KEPT: usize = 256;
 /// The reason for which a session ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// Somebody signed it out.
+    /// A user signed it out.
     By(String),
     /// Newer sessions of the same holder.
     Replaced,

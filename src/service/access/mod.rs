@@ -444,7 +444,7 @@ impl Access {
             let at = live.end(self.limits, now);
             let lives = !live.ended.is_cancelled() && at > now;
             if !lives {
-                // Whoever ends a session otherwise has noted it.
+                // Other ends were noted when they came.
                 let end = if at > now { SessionEnd::TokenExpired } else { SessionEnd::Expired };
                 self.endings.note(&[live.session.digest], &SessionEnding { at: at.min(now), end });
                 live.ended.cancel();

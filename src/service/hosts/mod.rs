@@ -1,6 +1,6 @@
 //! Other hosts: saved with a token, read beside this one, and given layouts.
 //!
-//! What is read there and done there is what the token may read and do there; the audit log of that host names the token.
+//! Reads and changes there are those that the token allows; the audit log of that host names the token.
 
 mod reading;
 pub mod remote;
@@ -23,8 +23,9 @@ use crate::domain::audit::Target;
 use crate::domain::saved_host::{HostUrl, SavedHost};
 use crate::domain::token::Secret;
 use crate::service::access::context::RequestContext;
-use crate::service::error::conflict;
+use crate::service::error::{Found as _, conflict};
 use crate::service::{Backend, Result, Service, ServiceError};
+use crate::store::saved_hosts::SavedHostRow;
 use crate::store::{self, TransactionEnd, transact};
 
 /// Most saved hosts: all are read for one page.
@@ -71,7 +72,7 @@ impl Service {
             store::saved_hosts::put(db, &host, &sealed).await?;
             Ok(((), TransactionEnd::Commit))
         })?;
-        self.with(&ctx.require(Right::Administer)?).others.forget().await;
+        backend.others.forget().await;
         Ok(())
     }
 
@@ -100,8 +101,8 @@ impl Service {
 
     /// A saved host.
     pub async fn saved_host(&self, ctx: &RequestContext, name: &HostName) -> Result<SavedHost> {
-        let mut hosts = self.saved_hosts(ctx).await?.into_iter();
-        hosts.find(|host| host.name == *name).ok_or_else(|| ServiceError::not_found("saved host", name))
+        let host = self.saved_hosts(ctx).await?.into_iter().find(|host| host.name == *name);
+        host.found("saved host", name)
     }
 }
 
@@ -109,29 +110,23 @@ impl Backend {
     /// Connections to all saved hosts; `None` for one whose token cannot be read here.
     async fn remote_hosts(&self) -> Result<Vec<(SavedHost, Option<RemoteHost<'_>>)>> {
         let stored = store::saved_hosts::all(&mut *self.parts.store.read().await?).await?;
-        let connected = |stored: store::saved_hosts::SavedHostRow| {
-            let host = stored.host;
-            let token = self.parts.host_tokens.open(&host, &stored.token);
-            let remote = &*self.parts.remote;
-            let link = |token| HostLink {
-                name: host.name.clone(),
-                url: host.url.clone(),
-                ca: host.ca.clone(),
-                token,
-            };
-            let connection = token.map(|token| RemoteHost { remote, link: link(token) });
-            (host, connection)
-        };
-        Ok(stored.into_iter().map(connected).collect())
+        Ok(stored.into_iter().map(|stored| self.connected(stored)).collect())
     }
 
     /// The connection to a saved host.
     async fn remote_host(&self, name: &HostName) -> Result<RemoteHost<'_>> {
-        let mut hosts = self.remote_hosts().await?.into_iter();
-        let (_, connection) = hosts
-            .find(|(host, _)| host.name == *name)
-            .ok_or_else(|| ServiceError::not_found("saved host", name))?;
+        let stored = store::saved_hosts::all(&mut *self.parts.store.read().await?).await?;
+        let stored = stored.into_iter().find(|stored| stored.host.name == *name);
+        let (_, connection) = self.connected(stored.found("saved host", name)?);
         connection.ok_or_else(|| ServiceError::Unavailable(format!("{name}: {NO_TOKEN}")))
+    }
+
+    fn connected(&self, SavedHostRow { host, token }: SavedHostRow) -> (SavedHost, Option<RemoteHost<'_>>) {
+        let link =
+            |token| HostLink { name: host.name.clone(), url: host.url.clone(), ca: host.ca.clone(), token };
+        let link = self.parts.host_tokens.open(&host, &token).map(link);
+        let connection = link.map(|link| RemoteHost { remote: &*self.parts.remote, link });
+        (host, connection)
     }
 }
 

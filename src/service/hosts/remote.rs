@@ -1,5 +1,7 @@
 //! Requests to the managers of other hosts.
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -8,6 +10,14 @@ use crate::domain::HostName;
 use crate::domain::saved_host::HostUrl;
 use crate::domain::token::Secret;
 use crate::service::{FieldError, ServiceError};
+
+/// Longest wait for one host, whatever it is asked: a page waits for it.
+pub const LONGEST: Duration = Duration::from_secs(6);
+
+/// Says that a host gave no answer in that time.
+pub fn no_answer(url: &HostUrl) -> String {
+    format!("{url} did not answer within {} s", LONGEST.as_secs())
+}
 
 /// Everything that a request to a host needs.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,12 +1,10 @@
 //! Replays of a layout of this host on others: which of them are ready for it, what would make one ready, and the replay itself.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::remote::{RemoteError, RemoteHost, RemoteList};
+use super::remote::{LONGEST, RemoteError, RemoteHost, RemoteList, no_answer};
 use super::{NO_TOKEN, target};
 use crate::domain::access::Right;
 use crate::domain::count::counted;
@@ -28,9 +26,6 @@ use crate::store::{TransactionEnd, transact};
 
 /// Daemons of a host that are asked if they could take a layout.
 const MOST_TARGETS: usize = 4;
-/// Longest wait for one host, whatever it is asked: a page waits for it.
-const LONGEST: Duration = Duration::from_secs(6);
-
 /// Prospect of a replay on another host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplayOutlook {
@@ -51,26 +46,20 @@ pub struct Preparation {
     pub daemon: DaemonName,
     /// The change in words.
     pub words: String,
-    spec: String,
+    spec: Value,
     if_match: Option<String>,
 }
 
 /// A layout as it is in force on a daemon of this host.
 struct LayoutInForce {
-    name: LayoutName,
-    daemon: DaemonName,
     document: Document,
     here: HeldLayout,
 }
 
 impl LayoutInForce {
-    fn enforcement(&self) -> Enforcement {
-        self.here.status.enforcement
-    }
-
     /// The mode that a daemon needs for it.
     fn mode(&self) -> Mode {
-        match self.enforcement() {
+        match self.here.status.enforcement {
             Enforcement::Static => Mode::Static,
             Enforcement::Percentage => Mode::Shared,
         }
@@ -78,13 +67,13 @@ impl LayoutInForce {
 
     /// The product of its GPUs, and their number.
     fn gpus(&self) -> (Option<&str>, usize) {
-        let entry = &self.document.layouts[&self.name];
+        let entry = &self.document.layouts[&self.here.name];
         let recorded = entry.recorded.as_ref().map(|recorded| recorded.fingerprint.sku.as_str());
         (recorded.or(entry.sku.as_deref()), entry.layout().roles().len())
     }
 
     fn version(&self) -> VersionRef {
-        VersionRef { name: self.name.clone(), version: self.here.status.version.unwrap_or_default() }
+        VersionRef { name: self.here.name.clone(), version: self.here.status.version.unwrap_or_default() }
     }
 
     /// Returns the daemons of another host that it could be replayed on: those in the right mode, first the one of the same name and those
@@ -94,13 +83,13 @@ impl LayoutInForce {
             .iter()
             .filter(|daemon| daemon.spec.mode == self.mode() && !daemon.spec.is_observed())
             .collect();
-        fit.sort_by_key(|daemon| (daemon.name != self.daemon, daemon.spec.layout.is_some()));
+        fit.sort_by_key(|daemon| (daemon.name != self.here.daemon, daemon.spec.layout.is_some()));
         fit.truncate(MOST_TARGETS);
         fit
     }
 
     fn request(&self, daemon: &DaemonName) -> Value {
-        json!({ "document": self.document, "entry": self.name, "daemon": daemon })
+        json!({ "document": self.document, "entry": self.here.name, "daemon": daemon })
     }
 }
 
@@ -193,7 +182,7 @@ impl Service {
         let here = here.filter(|here| here.name == *name).ok_or_else(|| {
             conflict!("daemon {daemon} does not have layout {name} now: apply it there first")
         })?;
-        Ok(LayoutInForce { name: name.clone(), daemon: daemon.clone(), document, here })
+        Ok(LayoutInForce { document, here })
     }
 }
 
@@ -205,7 +194,7 @@ async fn prospect(
     let outlook = match host {
         Some(host) => match timeout(LONGEST, host.outlook(layout)).await {
             Ok(outlook) => outlook.map_err(|error| error.in_full()),
-            Err(_) => Err(format!("{} did not answer within {} s", saved.url, LONGEST.as_secs())),
+            Err(_) => Err(no_answer(&saved.url)),
         },
         None => Err(NO_TOKEN.to_owned()),
     };
@@ -218,8 +207,11 @@ impl RemoteHost<'_> {
         for daemon in &daemons {
             let held = daemon.status.as_ref().and_then(|status| status.layout.as_ref());
             let Some(there) = HeldLayout::of(&daemon.name, held) else { continue };
+            if there.name != layout.here.name || !there.is_in_force() {
+                continue;
+            }
             let comparison = LayoutComparison::of(&layout.here.status, &there.status);
-            if there.name == layout.name && there.is_in_force() && comparison.is_same() {
+            if comparison.is_same() {
                 return Ok(ReplayOutlook::Same(there.daemon, comparison.words()));
             }
         }
@@ -249,19 +241,14 @@ impl RemoteHost<'_> {
         let gpus = self.get::<RemoteList<GpuView>>("/gpus").await?.items;
         let of_product = || gpus.iter().filter(|gpu| gpu.present && gpu.name.as_deref() == sku);
         let free: Vec<&GpuView> = of_product().filter(|gpu| gpu.daemon.is_none()).take(count).collect();
-        let is_taken = daemons.iter().any(|daemon| daemon.name == layout.daemon);
-        let mode = layout.mode();
+        let (own, mode) = (&layout.here.daemon, layout.mode());
+        let is_taken = daemons.iter().any(|daemon| daemon.name == *own);
         let change = if free.len() == count && !is_taken {
             let uuids: Vec<_> = free.iter().map(|gpu| &gpu.uuid).collect();
             Preparation {
-                daemon: layout.daemon.clone(),
-                words: format!(
-                    "create daemon {} in {} mode on {}",
-                    layout.daemon,
-                    mode.as_str(),
-                    counted(count, "GPU")
-                ),
-                spec: json!({ "gpus": uuids, "mode": mode }).to_string(),
+                daemon: own.clone(),
+                words: format!("create daemon {own} in {} mode on {}", mode.as_str(), counted(count, "GPU")),
+                spec: json!({ "gpus": uuids, "mode": mode }),
                 if_match: None,
             }
         } else {
@@ -273,7 +260,7 @@ impl RemoteHost<'_> {
                 held.count() >= count && !daemon.spec.is_observed()
             };
             let mut holders = daemons.iter().filter(holds);
-            let named = holders.clone().find(|daemon| daemon.name == layout.daemon);
+            let named = holders.clone().find(|daemon| daemon.name == *own);
             let Some(daemon) = named.or_else(|| holders.next()) else {
                 let product = sku.unwrap_or("the same product");
                 return Ok(ReplayOutlook::Blocked(format!(
@@ -287,7 +274,7 @@ impl RemoteHost<'_> {
             Preparation {
                 daemon: daemon.name.clone(),
                 words: format!("switch daemon {} to {} mode", daemon.name, mode.as_str()),
-                spec: view["spec"].to_string(),
+                spec: view["spec"].take(),
                 if_match: tag,
             }
         };
@@ -302,7 +289,6 @@ impl RemoteHost<'_> {
 
     async fn put(&self, change: &Preparation, dry_run: bool) -> Result<(), RemoteError> {
         let path = format!("/daemons/{}?dry_run={dry_run}&wait_s=3", change.daemon);
-        let spec = serde_json::from_str(&change.spec).ok();
-        self.send::<Value>("PUT", &path, spec, change.if_match.clone()).await.map(drop)
+        self.send::<Value>("PUT", &path, Some(change.spec.clone()), change.if_match.clone()).await.map(drop)
     }
 }

@@ -147,7 +147,7 @@
     return form;
   }
 
-  // Somebody is logged in again, perhaps somebody else: the frame is theirs, and a live page goes on.
+  // A user is logged in again, perhaps another one: the frame is theirs, and a live page continues.
   function signedIn(next) {
     for (const part of [".account", ".sections"]) {
       const theirs = next.querySelector(part);

@@ -113,7 +113,7 @@ async fn list(call: Call) -> Reply {
     };
     let hosts = rows.into_iter().map(listed).collect();
     let frame = call.frame(Section::Hosts, Section::Hosts.label()).await.live();
-    Ok(rendered(&HostsPage { frame, hosts, layouts: layouts.clone() }))
+    Ok(rendered(&HostsPage { frame, hosts, layouts }))
 }
 
 /// Returns the first host that has a layout, by its key, with the layout there.
@@ -186,8 +186,8 @@ async fn compare(call: Call, RawQuery(query): RawQuery) -> Reply {
     let both = first.held.as_ref().zip(second.held.as_ref());
     let comparison = both.map(|(one, other)| LayoutComparison::of(&one.status, &other.status));
     let frame = call.frame(Section::Hosts, title).await;
-    let is_over = replay.as_ref().is_none_or(|replay| replay.finished_at.is_some());
-    let frame = if is_over && replay.is_some() { frame } else { frame.live() };
+    let is_over = replay.as_ref().is_some_and(|replay| replay.finished_at.is_some());
+    let frame = if is_over { frame } else { frame.live() };
     Ok(rendered(&HostComparePage { frame, layout, sides: [first, second], comparison, replay }))
 }
 

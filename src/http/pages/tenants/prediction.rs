@@ -22,7 +22,7 @@ pub(super) struct PredictionView {
     pub(super) unplaced: Option<String>,
     /// True if the form is still untouched, so that missing values are no errors.
     pub(super) is_untouched: bool,
-    /// Who shares each GPU now.
+    /// Sharing of each GPU now.
     pub(super) sharing: BTreeMap<GpuUuid, GpuSharing>,
     pub(super) name: Option<TenantName>,
     /// Time at which the tenant would expire.
@@ -51,7 +51,7 @@ impl PredictionView {
         Some(LimitsBar { others, own, is_over: gpu.over() > 0 })
     }
 
-    /// What is left to give of a GPU once the tenant has what the form says; empty where that is not known.
+    /// Sentence on what is left to give of a GPU once the tenant has what the form says; empty where that is not known.
     pub(super) fn left(&self, gpu: &GpuPrediction) -> String {
         let Some(sharing) = self.sharing.get(&gpu.gpu) else { return String::new() };
         // A strategy divides the whole GPU among its tenants.
