@@ -1,10 +1,12 @@
 //! One session at a time: what a caller sees who is not the one.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 
 use super::host::{Done, Host, finish, uid};
 use super::terminal::Terminal;
@@ -106,11 +108,14 @@ fn receive(conn: &OwnedFd) -> Vec<u8> {
 fn connecting_client_beside_waiting_command_blocks_nobody() {
     let host = Host::new("h200x4@13.0");
     host.start(&["-d"], &[]);
+    // A server has no context, and so is starting, as long as it may take no memory.
+    let memory =
+        File::open(host.world.dir().join("gpus").join(&host.uuids()[0]).join("memory.lock")).unwrap();
+    flock(&memory, FlockOperation::LockExclusive).unwrap();
     host.ask(&format!("start_server -uid {}", uid()));
+    eventually("the server has connected", || host.log("server.log").contains("Creating server context"));
     let list = host.ask("get_server_list");
     let name = list.trim();
-    let server = Pid::from_raw(name.parse().unwrap()).unwrap();
-    host.signal(server, Signal::STOP);
     assert_eq!(host.ask(&format!("get_server_status {name}")), "INITIALIZING\n");
     let session = connect(&host, "control_privileged");
     assert_eq!(receive(&session), b"OUTBHELL\0");
@@ -125,7 +130,7 @@ fn connecting_client_beside_waiting_command_blocks_nobody() {
     eventually("the command waits for the server", || {
         host.log("control.log").contains(&format!("Cmd:get_active_thread_percentage {name}"))
     });
-    host.signal(server, Signal::CONT);
+    drop(memory);
     assert_eq!((receive(&session), receive(&session)), (b"T100.0\n".to_vec(), b"E".to_vec()));
     drop(session);
     eventually("the session is closed", || {
