@@ -11,21 +11,23 @@ use super::{DaemonName, GpuUuid, TenantName};
 
 /// The tenants of some daemons by GPU: first those without a limit there, then those with one.
 #[derive(Debug, Default)]
-pub struct LimitsByGpu<'t>(BTreeMap<(&'t DaemonName, &'t GpuUuid), [Vec<&'t TenantName>; 2]>);
+pub struct LimitsByGpu<'t>(BTreeMap<&'t DaemonName, Vec<[Vec<&'t TenantName>; 2]>>);
 
 impl<'t> LimitsByGpu<'t> {
     /// Sorts tenants, of which those of other daemons are left out.
     pub fn of(daemons: impl IntoIterator<Item = &'t Daemon>, tenants: &'t [Tenant]) -> Self {
-        let daemons: BTreeMap<_, _> = daemons.into_iter().map(|daemon| (&daemon.name, daemon)).collect();
-        let mut sorted = Self::default();
-        for tenant in tenants {
-            let Some(daemon) = daemons.get(&tenant.spec.daemon) else { continue };
-            for gpu in daemon.spec.gpus.iter().filter(|gpu| tenant.spec.sees(gpu)) {
-                let both = sorted.0.entry((&daemon.name, gpu)).or_default();
-                both[usize::from(is_limited(tenant, daemon, gpu))].push(&tenant.name);
+        let sorted = |daemon: &'t Daemon| {
+            let mut by_gpu = vec![<[Vec<&TenantName>; 2]>::default(); daemon.spec.gpus.len()];
+            for tenant in tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name) {
+                for (gpu, both) in daemon.spec.gpus.iter().zip(&mut by_gpu) {
+                    if tenant.spec.sees(gpu) {
+                        both[usize::from(is_limited(tenant, daemon, gpu))].push(&tenant.name);
+                    }
+                }
             }
-        }
-        sorted
+            (&daemon.name, by_gpu)
+        };
+        Self(daemons.into_iter().map(sorted).collect())
     }
 
     /// Returns the tenants whose limit on a GPU of `tenant` is enforced by their environment only, because `tenant` has none there.
@@ -53,7 +55,9 @@ impl<'t> LimitsByGpu<'t> {
     }
 
     fn with<'s>(&'s self, daemon: &'s Daemon, gpu: &'s GpuUuid, limited: bool) -> &'s [&'t TenantName] {
-        self.0.get(&(&daemon.name, gpu)).map_or(&[], |both| &both[usize::from(limited)])
+        let at = daemon.spec.gpus.iter().position(|of_daemon| of_daemon == gpu);
+        let both = at.and_then(|at| self.0.get(&daemon.name)?.get(at));
+        both.map_or(&[], |both| &both[usize::from(limited)])
     }
 }
 

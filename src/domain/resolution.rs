@@ -35,6 +35,20 @@ impl Resolved {
     }
 }
 
+/// Returns the thread percentage of a tenant; `basis` is that of its daemon's strategy, if it has one.
+///
+/// Fails if no percentage gives exactly `sms` on the GPUs of the tenant.
+pub fn percentage_of(
+    spec: &TenantSpec,
+    daemon: &DaemonSpec,
+    basis: Option<&ShareBasis>,
+    gpus: &[Gpu],
+) -> Result<ThreadPercentage, InvalidValue> {
+    let given = || basis.map(|basis| basis.share(spec.weight)).or(daemon.defaults.active_thread_percentage);
+    let stated = stated_percentage(spec, daemon, gpus)?;
+    Ok(stated.or_else(given).unwrap_or(ThreadPercentage::FULL))
+}
+
 /// Returns the GPUs that a tenant sees, in the daemon's order.
 pub fn gpus_of(spec: &TenantSpec, daemon: &DaemonSpec) -> Vec<GpuUuid> {
     daemon.gpus.iter().filter(|uuid| spec.sees(uuid)).cloned().collect()
@@ -82,8 +96,7 @@ pub fn resolve(
     basis: Option<&ShareBasis>,
     gpus: &[Gpu],
 ) -> Result<Resolved, InvalidValue> {
-    let given = || basis.map(|basis| basis.share(spec.weight)).or(daemon.defaults.active_thread_percentage);
-    let percentage = stated_percentage(spec, daemon, gpus)?.or_else(given).unwrap_or(ThreadPercentage::FULL);
+    let percentage = percentage_of(spec, daemon, basis, gpus)?;
     let visible = gpus_of(spec, daemon);
     let limits = visible.iter().filter_map(|gpu| Some((gpu.clone(), spec.memory_limit(daemon, gpu)?)));
     Ok(Resolved {

@@ -5,7 +5,8 @@ use super::daemon::{AdmissionMode, Daemon, Effective, Mode};
 use super::gpu::{ComputeCapability, Gpu};
 use super::layout::status::PartitionStatus;
 use super::partitions::GpuPartitions;
-use super::resolution::resolve;
+use super::percentage::sms_for;
+use super::resolution::percentage_of;
 use super::tenant::{EnforcedBy, Tenant};
 use super::{GpuUuid, PartitionName, TenantName, ThreadPercentage, shares};
 
@@ -122,18 +123,18 @@ impl SharedDaemon<'_> {
         let mut tenants = Vec::new();
         let mut is_divided = true;
         for tenant in self.tenants.iter().filter(|tenant| tenant.spec.sees(&gpu.uuid)) {
-            let resolved = resolve(&tenant.spec, spec, basis.as_ref(), self.gpus).ok();
+            let percentage = percentage_of(&tenant.spec, spec, basis.as_ref(), self.gpus).ok();
             let partition = self.partition_of(&tenant.name, &gpu.uuid);
-            let share = resolved.filter(|_| spec.mode == Mode::Shared);
-            is_divided &= share.as_ref().is_some_and(|share| share.percentage != ThreadPercentage::FULL);
+            let share = percentage.filter(|_| spec.mode == Mode::Shared);
+            is_divided &= share.is_some_and(|share| share != ThreadPercentage::FULL);
             tenants.push(TenantOnGpu {
                 name: tenant.name.clone(),
                 colour: tenant.directory.colour(),
-                sms: match &share {
-                    Some(share) => gpu.sms.and_then(|total| share.predicted_sms(total)),
+                sms: match share {
+                    Some(share) => gpu.sms.map(|total| sms_for(share, total)),
                     None => partition.and_then(|partition| partition.sms),
                 },
-                sms_by: share.map_or(EnforcedBy::None, |share| self.holder_of(share.percentage)),
+                sms_by: share.map_or(EnforcedBy::None, |share| self.holder_of(share)),
                 partition: partition.map(|partition| partition.partition.clone()),
                 limit: memory_of(&tenant.spec, spec, &gpu.uuid),
                 held: held(Some(&tenant.name)),

@@ -41,7 +41,8 @@ impl TenantDirectory {
 
     /// Returns the number of the tenant's colour in pictures, which it keeps as long as its directory.
     pub fn colour(&self) -> u8 {
-        let digit = self.0.chars().last().and_then(|digit| digit.to_digit(16)).unwrap_or_default();
+        let digit =
+            self.0.bytes().last().and_then(|digit| char::from(digit).to_digit(16)).unwrap_or_default();
         u8::try_from(digit).unwrap_or_default() % COLOURS
     }
 

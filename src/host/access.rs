@@ -62,23 +62,18 @@ impl PathAccess {
     /// Applies the access to a path unless it has it; false if the file system has no ACLs: then everybody passes through the directory,
     /// and only the owner reads the file.
     pub fn keep(&self, path: &Path) -> io::Result<bool> {
-        let mode = u32::from(self.own) << 6 | if self.everyone { PASSED_BY_ALL } else { 0 };
-        if self.everyone || self.users.is_empty() {
-            // An ACL with users shows in the bits of the group, too.
-            if fs::symlink_metadata(path)?.mode() & 0o7777 != mode {
-                match removexattr(path, ATTRIBUTE) {
-                    Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
-                    Err(error) => return Err(error.into()),
-                }
-                fs::set_permissions(path, Permissions::from_mode(mode))?;
+        if self.is_held(path) {
+            return Ok(true);
+        }
+        let mode = self.mode();
+        if self.has_no_acl() {
+            match removexattr(path, ATTRIBUTE) {
+                Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
+                Err(error) => return Err(error.into()),
             }
-            return Ok(true);
+            return fs::set_permissions(path, Permissions::from_mode(mode)).map(|()| true);
         }
-        let acl = self.acl();
-        if attribute(path, acl.len()).is_ok_and(|is| is == acl) {
-            return Ok(true);
-        }
-        match setxattr(path, ATTRIBUTE, &acl, XattrFlags::empty()) {
+        match setxattr(path, ATTRIBUTE, &self.acl(), XattrFlags::empty()) {
             Ok(()) => Ok(true),
             Err(Errno::NOTSUP) => {
                 let open = if self.right == SEARCH { PASSED_BY_ALL } else { 0 };
@@ -86,6 +81,24 @@ impl PathAccess {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Returns true if a path has this access.
+    pub fn is_held(&self, path: &Path) -> bool {
+        if self.has_no_acl() {
+            // An ACL with users shows in the bits of the group, too.
+            return fs::symlink_metadata(path).is_ok_and(|is| is.mode() & 0o7777 == self.mode());
+        }
+        let acl = self.acl();
+        attribute(path, acl.len()).is_ok_and(|is| is == acl)
+    }
+
+    fn has_no_acl(&self) -> bool {
+        self.everyone || self.users.is_empty()
+    }
+
+    fn mode(&self) -> u32 {
+        u32::from(self.own) << 6 | if self.everyone { PASSED_BY_ALL } else { 0 }
     }
 
     /// Returns the entries, in the order that the kernel requires: by tag, then by user. The kernel sets the mode by them.

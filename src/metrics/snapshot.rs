@@ -46,7 +46,7 @@ pub struct ObservedDaemon {
     /// Its status.
     pub status: DaemonStatus,
     /// Its clients.
-    pub clients: Vec<ClientFacts>,
+    pub clients: Arc<Vec<ClientFacts>>,
     /// Counts and times of the commands to it.
     pub commands: Arc<Commands>,
 }

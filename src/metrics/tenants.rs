@@ -27,7 +27,7 @@ impl<'w> Tally<'w> {
             *tally.unattributed.entry(&observed.name).or_default() += 0;
             let Ok(daemon) = DaemonName::parse(&observed.name) else { continue };
             let candidates = Candidate::of(&snapshot.committed.tenants, &daemon);
-            for client in &observed.clients {
+            for client in observed.clients.iter() {
                 let (owner, _) =
                     attribute(&Signs::from(client), &daemon, &snapshot.committed.leases, &candidates);
                 // A client of a deleted tenant counts for none.

@@ -71,8 +71,9 @@ pub(super) async fn apply(
     let desired = change.active.version_ref();
     if !written {
         let removed = plan(engine, operation, &change).await.map_err(early)?;
-        since =
-            handle(engine, daemon).map_err(early)?.observed().status.layout.and_then(|layout| layout.ran_at);
+        since = handle(engine, daemon)
+            .map_err(early)?
+            .of_observed(|observed| observed.status.layout.as_ref()?.ran_at);
         let writing = async {
             let written = engine.write_change(operation, change, removed).await?;
             Ok::<_, OperationFailure>((written, format!("layout {desired}")))

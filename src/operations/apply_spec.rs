@@ -94,9 +94,9 @@ async fn await_daemon(engine: &Engine, operation: &Operation, name: &DaemonName)
         };
         let observed = handle.wait_for(LAYOUT, is_decided).await;
         let observed = observed.ok_or_else(|| format!("its layout was not applied within {LAYOUT:?}"))?;
-        match observed.status.layout {
+        match &observed.status.layout {
             Some(layout) if layout.state == LayoutState::Failed => {
-                let why = layout.failure.map(|failure| failure.message);
+                let why = layout.failure.as_ref().map(|failure| failure.message.clone());
                 Err(why.unwrap_or_else(|| "its layout could not be applied".to_owned()).into())
             }
             _ => Ok(((), "ready".to_owned())),

@@ -1,5 +1,6 @@
 //! Starting, stopping, restarting and forgetting a daemon.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::engine::{names, the_daemon};
@@ -196,7 +197,7 @@ async fn wait_until(
     handle: &Handle,
     timeout: Duration,
     done: impl Fn(&DaemonStatus) -> bool,
-) -> Result<DaemonStatus> {
+) -> Result<Arc<DaemonStatus>> {
     let mut reported: Option<String> = None;
     let waiting = async {
         let tried = handle.try_again().await.map_err(|error| format!(": {error}"))?;

@@ -478,7 +478,7 @@ async fn all_occupants(engine: &Engine, daemons: &[DaemonName]) -> Result<Daemon
     let polls = daemons.iter().map(|daemon| async move {
         let handle = handle(engine, daemon)?;
         match handle.fresh(POLL_TIMEOUT).await {
-            Ok(observed) => Ok(observed.clients.into_iter().map(|client| client.id).collect::<Vec<_>>()),
+            Ok(observed) => Ok(observed.clients.iter().map(|client| client.id).collect::<Vec<_>>()),
             Err(FreshError::Gone(_)) => Ok(Vec::new()),
             Err(error) => Err(OperationFailure::from(error)),
         }

@@ -144,17 +144,18 @@ pub(super) struct RunProgress {
 }
 
 impl Engine {
-    /// Polls a daemon for a layout, now.
+    /// Polls a daemon for a layout, unless it was polled within `age`.
     pub async fn poll_for_layout(
         &self,
         daemon: &DaemonName,
         active: &ActiveLayout,
         layout: &Layout,
+        age: Duration,
         timeout: Duration,
     ) -> Result<PolledDaemon, OutlookError> {
         let handle = self.fleet.get(daemon);
         let handle = handle.ok_or_else(|| OutlookError::Fresh(FreshError::Gone(daemon.clone())))?;
-        let observed = handle.fresh(timeout).await?;
+        let observed = handle.aged(age, self.clock.unix_ms(), timeout).await?;
         let gpus = self.gpus().await?;
         let mut reader = self.store.read().await?;
         let gpus = store::gpus::all(&mut reader, gpus).await?;
@@ -167,15 +168,16 @@ impl Engine {
         Ok(PolledDaemon { observed, run, desired, gpus })
     }
 
-    /// Plans a layout for a daemon on a fresh poll.
+    /// Plans a layout for a daemon on a poll that is no older than `age`.
     pub async fn layout_plan(
         &self,
         daemon: &DaemonName,
         active: &ActiveLayout,
         layout: &Layout,
+        age: Duration,
         timeout: Duration,
     ) -> Result<LayoutPlan, OutlookError> {
-        let polled = self.poll_for_layout(daemon, active, layout, timeout).await?;
+        let polled = self.poll_for_layout(daemon, active, layout, age, timeout).await?;
         let mut reader = self.store.read().await?;
         let spec = store::daemons::get(&mut reader, daemon).await?.map(|daemon| daemon.spec);
         let before = spec.as_ref().and_then(|spec| spec.layout.clone());
@@ -221,7 +223,7 @@ impl Engine {
         let mut reader = self.store.read().await?;
         let layout = store::layouts::content(&mut reader, active).await?;
         drop(reader);
-        Ok(self.layout_plan(daemon, active, &layout, POLL_TIMEOUT).await?)
+        Ok(self.layout_plan(daemon, active, &layout, Duration::ZERO, POLL_TIMEOUT).await?)
     }
 
     /// Returns the processes in the partitions that a layout removes, on a fresh poll.
@@ -330,7 +332,7 @@ impl Engine {
             |version| format!("layout {version}, as before"),
         );
         let handle = handle(self, the_daemon(operation)?)?;
-        let since = handle.observed().status.layout.and_then(|layout| layout.ran_at);
+        let since = handle.of_observed(|observed| observed.status.layout.as_ref()?.ran_at);
         let awaited = Awaited { layout: version.as_ref(), generation: handle.generation(), since, from: 0 };
         let outcome = match self.reconcile(operation, &handle, awaited).await {
             Ok((Some(status), _)) if !status.degraded.is_empty() => {
@@ -428,7 +430,10 @@ impl Engine {
         version: &VersionRef,
         since: i64,
     ) -> (Vec<ExecutedStep>, Option<u64>) {
-        let status = self.fleet.get(daemon).and_then(|handle| handle.observed().status.layout);
+        let status = self
+            .fleet
+            .get(daemon)
+            .and_then(|handle| handle.of_observed(|observed| observed.status.layout.clone()));
         let of_this = |layout: &LayoutStatus| {
             layout.version_ref().as_ref() == Some(version) && layout.ran_at.is_some_and(|at| at >= since)
         };

@@ -31,7 +31,9 @@ pub(super) async fn run(
 async fn hold(engine: &Engine, operation: &Operation, change: &DesiredLayoutChange) -> Result<((), String)> {
     let daemon = the_daemon(operation)?;
     let plan = Box::pin(engine.planned(daemon, &change.active)).await?;
-    let bound = handle(engine, daemon)?.observed().status.layout.map(|layout| layout.partitions);
+    let bound = handle(engine, daemon)?
+        .of_observed(|observed| observed.status.layout.clone())
+        .map(|layout| layout.partitions);
     let removed = plan.steps.iter().map(|step| &step.step).filter(|step| step.action == Action::Remove);
     let mut tenants: BTreeSet<TenantName> = BTreeSet::new();
     for step in removed {

@@ -45,7 +45,7 @@ impl Engine {
         let status = handle.as_ref().map(|handle| handle.observed().status);
         let running = status.filter(|status| status.pid.is_some());
         let request = CensusRequest {
-            pipe_directory: running.map(|status| status.pipe_directory.into()),
+            pipe_directory: running.map(|status| status.pipe_directory.clone().into()),
             uid: handle.map_or(self.manager_uid, |handle| handle.server_uid()),
             gpus: uncounted,
             timeout: COUNTING,

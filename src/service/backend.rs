@@ -25,6 +25,7 @@ use crate::metrics::Metrics;
 use crate::metrics::snapshot::CommittedSnapshot;
 use crate::operations::Engine;
 use crate::service::Result;
+use crate::service::readings::once;
 use crate::store::{self, Store};
 use crate::supervisor::Fleet;
 
@@ -211,12 +212,15 @@ impl Backend {
 
     /// Returns the GPUs for callers that only need those held by daemons, which are known even if the driver never answered.
     pub(super) async fn held_gpus(&self) -> Result<Vec<Gpu>> {
-        let gpus = self.query_inventory(Inventory::known_gpus).await?;
-        let gpus = match gpus {
-            Err(InventoryError::Silent { .. }) => Vec::new(),
-            gpus => gpus.map_err(unavailable)?,
+        let read = async {
+            let gpus = self.query_inventory(Inventory::known_gpus).await?;
+            let gpus = match gpus {
+                Err(InventoryError::Silent { .. }) => Vec::new(),
+                gpus => gpus.map_err(unavailable)?,
+            };
+            Ok(store::gpus::all(&mut *self.parts.store.read().await?, gpus).await?)
         };
-        Ok(store::gpus::all(&mut *self.parts.store.read().await?, gpus).await?)
+        once(|readings| &readings.held_gpus, read).await
     }
 
     /// The GPUs that the driver lists now.

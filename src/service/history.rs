@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::access::Right;
-use crate::domain::attribution::{Candidate, Signs, attribute};
 use crate::domain::health::HostFault;
 use crate::domain::history::{
     EVERY_MS, HeldByTenant, HistoryLine, HistoryPoint, HistorySpan, Measure, SPAN_MS, STORED, Samples,
@@ -97,11 +96,15 @@ impl Service {
         Ok(HistoryView { span, step_s, series: series.collect() })
     }
 
-    /// Returns the number of each tenant's colour in pictures, of those that the user may see.
-    pub async fn tenant_colours(&self, ctx: &RequestContext) -> Result<BTreeMap<TenantName, u8>> {
+    /// Returns the number of the colour in pictures of each wanted tenant that the user may see.
+    pub async fn tenant_colours(
+        &self,
+        ctx: &RequestContext,
+        wanted: impl Fn(&TenantName) -> bool,
+    ) -> Result<BTreeMap<TenantName, u8>> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let tenants = backend.stored_tenants().await?;
-        let seen = tenants.iter().filter(|tenant| ctx.actor.sees(Some(&tenant.name)));
+        let seen = tenants.iter().filter(|tenant| wanted(&tenant.name) && ctx.actor.sees(Some(&tenant.name)));
         Ok(seen.map(|tenant| (tenant.name.clone(), tenant.directory.colour())).collect())
     }
 
@@ -145,7 +148,7 @@ impl Backend {
         };
         lines.retain(|line, _| of.has(line));
         // The present values, so that a chart agrees with the figures beside it. A tenant that is not among them has nothing.
-        let mut present = self.present_samples();
+        let mut present = self.present_samples().await?;
         for line in lines.keys().filter(|line| line.tenant.is_some()) {
             present.entry(line.clone()).or_insert(0.0);
         }
@@ -157,11 +160,23 @@ impl Backend {
         Ok(lines)
     }
 
-    /// Returns the present use of each tenant and the vitals of the last poll.
-    fn present_samples(&self) -> Samples {
+    /// Returns the use of each tenant and the vitals of the GPUs, by the last polls.
+    async fn present_samples(&self) -> Result<Samples> {
         let vitals =
             if self.parts.inventory.live() { Arc::clone(&self.vitals.borrow()) } else { Arc::default() };
-        samples(&self.held_now(), &vitals)
+        let mut held: BTreeMap<TenantName, HeldByTenant> = BTreeMap::new();
+        let clients = self.attributed().await?;
+        for client in clients.iter() {
+            let Some(tenant) = &client.tenant else { continue };
+            let held = held.entry(tenant.clone()).or_default();
+            held.clients += 1;
+            for on_gpu in &client.memory {
+                let (clients, memory) = held.gpus.entry(on_gpu.gpu.clone()).or_default();
+                *clients += 1;
+                *memory = memory.saturating_add(on_gpu.used_bytes.unwrap_or(0));
+            }
+        }
+        Ok(samples(&held, &vitals))
     }
 
     /// Records the usage of tenants and the vitals of GPUs every few seconds, forever, and stores each period that has ended.
@@ -176,7 +191,12 @@ impl Backend {
         loop {
             timer.tick().await;
             let now = self.parts.clock.unix_ms();
-            self.recent.history().record(now, self.present_samples());
+            match self.present_samples().await {
+                Ok(present) => self.recent.history().record(now, present),
+                Err(error) => {
+                    tracing::warn!(%error, "the clients of the tenants are not known: the history has a gap");
+                }
+            }
             let ended: Vec<_> = ended_periods(stored_until, now).collect();
             stored_until = now;
             self.store_periods(ended).await;
@@ -218,29 +238,5 @@ impl Backend {
         if let Err(error) = stored {
             tracing::warn!(%error, "a minute of the history could not be stored");
         }
-    }
-
-    /// Returns the present usage of each tenant, by the last poll of its daemon and the last snapshot; queries neither daemon nor database.
-    fn held_now(&self) -> BTreeMap<TenantName, HeldByTenant> {
-        let committed = self.committed.borrow().clone();
-        let mut held: BTreeMap<TenantName, HeldByTenant> = BTreeMap::new();
-        for (daemon, clients) in self.parts.fleet.of_each(|observed| observed.clients.clone()) {
-            if clients.is_empty() {
-                continue;
-            }
-            let candidates = Candidate::of(&committed.tenants, &daemon);
-            for client in &clients {
-                let (tenant, _) = attribute(&Signs::from(client), &daemon, &committed.leases, &candidates);
-                let Some(tenant) = tenant else { continue };
-                let held = held.entry(tenant).or_default();
-                held.clients += 1;
-                for (gpu, used) in &client.memory {
-                    let (clients, memory) = held.gpus.entry(gpu.clone()).or_default();
-                    *clients += 1;
-                    *memory = memory.saturating_add(used.unwrap_or(0));
-                }
-            }
-        }
-        held
     }
 }

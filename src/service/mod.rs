@@ -19,6 +19,7 @@ pub mod layouts;
 pub mod limits;
 mod metrics;
 pub mod page;
+pub mod readings;
 mod recent_history;
 mod settled;
 pub mod tenants;

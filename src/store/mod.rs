@@ -112,6 +112,8 @@ impl Store {
             // One that is open reads on when the file is gone from its place.
             .idle_timeout(None)
             .max_lifetime(None)
+            // A file is not away: the test would be a round trip to another thread for each read.
+            .test_before_acquire(false)
             .connect_lazy_with(options(path)?.pragma("query_only", "ON"));
         // Its log is there by now: it has been read.
         let guard = Guard::new(path, health);

@@ -9,7 +9,7 @@ use super::rows::execute;
 use super::values::{AsJson, AsText};
 use super::{Db, Result, partition_leases, to_json};
 use crate::domain::attribution::Candidate;
-use crate::domain::tenant::{LabelSelector, Tenant, TenantSpec};
+use crate::domain::tenant::{Tenant, TenantSpec};
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
 
 /// Most rows of one statement: it may have 32 766 values.
@@ -44,9 +44,9 @@ pub async fn get(db: &mut Db, name: &TenantName) -> Result<Option<Tenant>> {
     Ok(select!("WHERE name = ?", name.as_str()).fetch_optional(db).await?)
 }
 
-/// All tenants, by daemon and name.
+/// All tenants, by name.
 pub async fn all(db: &mut Db) -> Result<Vec<Tenant>> {
-    Ok(select!("ORDER BY daemon, name").fetch_all(db).await?)
+    Ok(select!("ORDER BY name").fetch_all(db).await?)
 }
 
 /// The tenants of a daemon, by name.
@@ -83,32 +83,9 @@ pub async fn candidates(db: &mut Db, daemon: &DaemonName) -> Result<Vec<Candidat
     Ok(candidates.fetch_all(db).await?)
 }
 
-/// Up to `limit` tenants by name, from the one after `after`: of one daemon, if one is named, and with a text in their names, if
-/// one is given.
-pub async fn page(
-    db: &mut Db,
-    daemon: Option<&DaemonName>,
-    text: Option<&str>,
-    labels: &LabelSelector,
-    after: &str,
-    limit: i64,
-) -> Result<Vec<Tenant>> {
-    let query = select!(
-        "WHERE name > ?1 AND (?2 IS NULL OR daemon = ?2) AND (?3 IS NULL OR instr(name, ?3) > 0)
-             AND NOT EXISTS (
-                 SELECT 1 FROM json_each(?4) AS wanted WHERE NOT EXISTS (
-                     SELECT 1 FROM json_each(spec, '$.labels') AS label
-                     WHERE label.key = wanted.key AND (wanted.value IS NULL OR label.value = wanted.value)
-                 )
-             )
-           ORDER BY name LIMIT ?5",
-        after,
-        daemon.map(DaemonName::as_str),
-        text,
-        to_json(labels),
-        limit
-    );
-    Ok(query.fetch_all(db).await?)
+/// The tenants that operations hold.
+pub async fn held(db: &mut Db) -> Result<Vec<String>> {
+    Ok(sqlx::query_scalar!("SELECT name FROM tenants WHERE held_by IS NOT NULL").fetch_all(db).await?)
 }
 
 /// A tenant with those beside it, and with those of another daemon, by name.

@@ -107,6 +107,18 @@ impl Handle {
         part(&self.link.observed.borrow())
     }
 
+    /// Returns the last observation if it is no older than `age` at this time and of the newest generation; else polls the daemon.
+    pub async fn aged(&self, age: Duration, now: i64, timeout: Duration) -> Result<Observed, FreshError> {
+        let observed = self.observed();
+        let read_at = observed.status.effective.as_ref().map(|effective| effective.observed_at);
+        let is_young = read_at.is_some_and(|at| u128::from(now.abs_diff(at)) < age.as_millis());
+        if is_young && observed.follows >= self.generation() {
+            Ok(observed)
+        } else {
+            self.fresh(timeout).await
+        }
+    }
+
     /// Requests a poll that begins after this call, and waits for it; all who wait at the same time share one.
     pub async fn fresh(&self, timeout: Duration) -> Result<Observed, FreshError> {
         let mut request = 0;
@@ -138,7 +150,7 @@ impl Handle {
 
     /// Returns the present status: `ready` only if the daemon is ready for the newest generation, which the driver may not have seen.
     pub fn status(&self) -> DaemonStatus {
-        let mut status = self.link.observed.borrow().status.clone();
+        let mut status = DaemonStatus::clone(&self.link.observed.borrow().status);
         {
             let desired = self.link.desired.borrow();
             if status.phase == Phase::Ready && desired.holds_since(status.observed_generation) {

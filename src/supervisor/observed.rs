@@ -1,5 +1,7 @@
 //! The observations that a driver publishes.
 
+use std::sync::Arc;
+
 use super::blocker::Blocker;
 use crate::domain::client::ClientFacts;
 use crate::domain::daemon::DaemonStatus;
@@ -8,9 +10,9 @@ use crate::domain::daemon::DaemonStatus;
 #[derive(Debug, Clone)]
 pub struct Observed {
     /// Status of the daemon, for the API.
-    pub status: DaemonStatus,
+    pub status: Arc<DaemonStatus>,
     /// Clients of the daemon at the last poll.
-    pub clients: Vec<ClientFacts>,
+    pub clients: Arc<Vec<ClientFacts>>,
     /// Last request for a fresh poll that this observation answers.
     pub(super) served: u64,
     /// Failure of that poll; `None` if it succeeded.

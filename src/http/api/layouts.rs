@@ -1,5 +1,7 @@
 //! Partition layouts.
 
+use std::time::Duration;
+
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse as _;
 
@@ -128,7 +130,7 @@ pub(super) async fn plan(
     Json(target): Json<LayoutTarget>,
 ) -> Reply {
     let format = accept::negotiated(&headers, &[JSON, TEXT])?;
-    let plan = app.service.plan_layout(&ctx, &name, &target).await?;
+    let plan = app.service.plan_layout(&ctx, &name, &target, Duration::ZERO).await?;
     if format == TEXT {
         return Ok(plan.text().into_response());
     }

@@ -18,6 +18,7 @@ use crate::http::audit::RefusalHandled;
 use crate::http::auth;
 use crate::http::peer::Peer;
 use crate::http::{AppState, accept};
+use crate::service::readings::once_each;
 
 /// Bytes reserved for the login form itself.
 const OF_THE_LOGIN: usize = 1024;
@@ -41,7 +42,11 @@ pub(super) async fn require(
         return problem.into_response();
     }
     let actor = auth::note(&mut request, admission, Some(key));
-    as_actor(&state, actor, request, |_, request| next.run(request)).await
+    let only_reads = request.method().is_safe();
+    let work = move |_, request| async move {
+        if only_reads { once_each(next.run(request)).await } else { next.run(request).await }
+    };
+    as_actor(&state, actor, request, work).await
 }
 
 /// Redirects to the login page, and from there to the requested page.

@@ -127,10 +127,10 @@ impl SharingPicture {
         most: usize,
         first: Option<&TenantName>,
     ) -> Self {
-        let strip = strip(gpu, daemon, &colours([sharing]));
         let is_shared = daemon.spec.mode == Mode::Shared;
+        let strip = if is_shared { None } else { strip(gpu, daemon, &colours([sharing])) };
         let mut tenants: Vec<&TenantOnGpu> = sharing.tenants.iter().collect();
-        tenants.sort_by_key(|tenant| {
+        tenants.sort_by_cached_key(|tenant| {
             let is_first = Some(&tenant.name) == first;
             std::cmp::Reverse((is_first, tenant.held.bytes, tenant.held.processes, tenant.sms))
         });

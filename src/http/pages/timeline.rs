@@ -180,7 +180,7 @@ async fn show(call: Call, query: ListQuery) -> Reply {
     let since = IncidentFilter { since: Some(window.from), ..IncidentFilter::default() };
     let mut incidents = app.service.incidents(ctx, since, &page).await?.items;
     incidents.retain(|incident| incident.opened_at < window.until);
-    let colours = app.service.tenant_colours(ctx).await?;
+    let colours = app.service.tenant_colours(ctx, |_| true).await?;
     let names = call.gpu_names().await;
     let mut lanes = Vec::new();
     let mut daemons: Vec<(DaemonName, String)> = call

@@ -28,6 +28,7 @@ use crate::domain::{DaemonName, GpuUuid, shares};
 use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
 use crate::service::access::context::RequestContext;
+use crate::service::readings::once;
 use crate::service::{Backend, Result, Service, ServiceError, unavailable};
 use crate::store;
 use crate::supervisor::is_server;
@@ -220,35 +221,26 @@ pub struct HostIdentity {
     pub waiting_for_driver: bool,
 }
 
-/// The daemons, and the memory limits of their tenants.
-struct TenantLimits {
-    daemons: Arc<Vec<Daemon>>,
-    tenants: Arc<Vec<Tenant>>,
-}
+/// The sum of the memory limits of tenants on a GPU, in bytes, and the number of tenants without one.
+pub(super) type LimitSum = (u64, usize);
 
-impl TenantLimits {
-    /// The daemon that has a GPU.
-    fn holder(&self, gpu: &GpuUuid) -> Option<&Daemon> {
-        self.daemons.iter().find(|daemon| daemon.spec.gpus.contains(gpu))
-    }
-
-    /// Sums the limits of the tenants on each GPU of their daemon in bytes, and counts the tenants without one.
-    fn sums(&self) -> BTreeMap<&GpuUuid, (u64, usize)> {
-        let daemons: BTreeMap<_, _> =
-            self.daemons.iter().map(|daemon| (&daemon.name, &daemon.spec)).collect();
-        let mut sums: BTreeMap<&GpuUuid, (u64, usize)> = BTreeMap::new();
-        for tenant in self.tenants.iter().map(|tenant| &tenant.spec) {
-            let Some(daemon) = daemons.get(&tenant.daemon) else { continue };
-            for gpu in daemon.gpus.iter().filter(|gpu| tenant.sees(gpu)) {
-                let (sum, without) = sums.entry(gpu).or_default();
-                match memory_of(tenant, daemon, gpu) {
+/// Sums the limits of the tenants on each GPU of their daemon.
+fn limit_sums(daemons: &[Daemon], tenants: &[Tenant]) -> BTreeMap<GpuUuid, LimitSum> {
+    let mut sums: BTreeMap<GpuUuid, LimitSum> = BTreeMap::new();
+    for daemon in daemons {
+        let of_daemon = tenants.iter().map(|tenant| &tenant.spec).filter(|spec| spec.daemon == daemon.name);
+        let of_daemon: Vec<_> = of_daemon.collect();
+        for gpu in &daemon.spec.gpus {
+            let (sum, without) = sums.entry(gpu.clone()).or_default();
+            for tenant in of_daemon.iter().filter(|tenant| tenant.sees(gpu)) {
+                match memory_of(tenant, &daemon.spec, gpu) {
                     Some(bytes) => *sum = sum.saturating_add(bytes),
                     None => *without += 1,
                 }
             }
         }
-        sums
     }
+    sums
 }
 
 impl Service {
@@ -290,17 +282,7 @@ impl Service {
     /// All GPUs in PCI order, with missing ones that a daemon has; those without an index come last.
     pub async fn gpu_views(&self, ctx: &RequestContext) -> Result<Vec<GpuView>> {
         let backend = self.with(&ctx.require(Right::View)?);
-        let gpus = backend.seen_gpus().await?;
-        let held = store::gpus::held(&mut *backend.parts.store.read().await?).await?;
-        let mut views = backend.views_of(&gpus).await?;
-        for (view, gpu) in views.iter_mut().zip(&gpus) {
-            view.index = shown_index(gpu, &gpus);
-        }
-        for uuid in held.into_keys().filter(|uuid| gpus.iter().all(|gpu| gpu.uuid != *uuid)) {
-            views.push(backend.never_seen(uuid).await?);
-        }
-        views.sort_by_key(|view| view.index.unwrap_or(u32::MAX));
-        Ok(views)
+        once(|readings| &readings.gpu_views, backend.gpu_views()).await
     }
 
     /// One GPU by UUID, unique prefix, index or PCI address.
@@ -346,8 +328,26 @@ impl Backend {
 
     /// The profile of a simulated host; `None` for a real one. Anyone may know that it is simulated.
     pub async fn simulated(&self) -> Option<String> {
-        let driver = self.query_inventory(crate::gpu::Inventory::known_driver).await.ok()?.ok()?;
-        driver.simulated.then(|| driver.profile.unwrap_or_default())
+        let read = async {
+            let driver = self.query_inventory(crate::gpu::Inventory::known_driver).await?;
+            let driver = driver.map_err(unavailable)?;
+            Ok(driver.simulated.then(|| driver.profile.unwrap_or_default()))
+        };
+        once(|readings| &readings.simulated, read).await.ok()?
+    }
+
+    async fn gpu_views(&self) -> Result<Vec<GpuView>> {
+        let gpus = self.seen_gpus().await?;
+        let held = store::gpus::held(&mut *self.parts.store.read().await?).await?;
+        let mut views = self.views_of(&gpus).await?;
+        for (view, gpu) in views.iter_mut().zip(&gpus) {
+            view.index = shown_index(gpu, &gpus);
+        }
+        for uuid in held.into_keys().filter(|uuid| gpus.iter().all(|gpu| gpu.uuid != *uuid)) {
+            views.push(self.never_seen(uuid).await?);
+        }
+        views.sort_by_key(|view| view.index.unwrap_or(u32::MAX));
+        Ok(views)
     }
 
     /// The GPUs as the driver reports them now, and missing ones that a daemon has.
@@ -356,19 +356,23 @@ impl Backend {
         Ok(store::gpus::all(&mut *self.parts.store.read().await?, present).await?)
     }
 
-    /// The daemons and tenants from which reserved memory is computed.
-    async fn tenant_limits(&self) -> Result<TenantLimits> {
-        let daemons = self.stored_daemons().await?;
-        Ok(TenantLimits { daemons, tenants: self.stored_tenants().await? })
+    /// The sums of limits as of the last commit.
+    async fn limit_sums(&self, daemons: &[Daemon]) -> Result<Arc<BTreeMap<GpuUuid, LimitSum>>> {
+        let commit = self.parts.store.last_commit();
+        if let Some(kept) = self.cache.limit_sums.at(commit) {
+            return Ok(kept);
+        }
+        let tenants = self.stored_tenants().await?;
+        Ok(self.cache.limit_sums.keep(commit, limit_sums(daemons, &tenants)))
     }
 
     /// Returns the views of GPUs, in their order.
     async fn views_of(&self, gpus: &[Gpu]) -> Result<Vec<GpuView>> {
-        let limits = self.tenant_limits().await?;
-        let sums = limits.sums();
+        let daemons = self.stored_daemons().await?;
+        let sums = self.limit_sums(&daemons).await?;
         let mut processes = self.processes_on(gpus).await?;
         let view = |gpu: &Gpu| {
-            let holder = limits.holder(&gpu.uuid);
+            let holder = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid));
             let (memory_limits, tenants_without_limit) = sums.get(&gpu.uuid).copied().unwrap_or_default();
             GpuView {
                 uuid: gpu.uuid.clone(),

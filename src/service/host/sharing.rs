@@ -15,10 +15,12 @@ impl Service {
         let backend = self.with(&ctx.require(Right::View)?);
         let (gpus, daemons) = (backend.held_gpus().await?, backend.stored_daemons().await?);
         let tenants = backend.stored_tenants().await?;
-        let mut held: BTreeMap<(GpuUuid, Option<TenantName>), Held> = BTreeMap::new();
-        for client in backend.attributed().await? {
-            for memory in client.memory {
-                held.entry((memory.gpu, client.tenant.clone())).or_default().add(memory.used_bytes);
+        let clients = backend.attributed().await?;
+        let mut held: BTreeMap<&GpuUuid, BTreeMap<Option<&TenantName>, Held>> = BTreeMap::new();
+        for client in clients.iter() {
+            for memory in &client.memory {
+                let of_gpu = held.entry(&memory.gpu).or_default();
+                of_gpu.entry(client.tenant.as_ref()).or_default().add(memory.used_bytes);
             }
         }
         let statuses = backend.parts.fleet.of_each(|observed| observed.status.clone());
@@ -36,8 +38,9 @@ impl Service {
                 gpus: &gpus,
             };
             for gpu in gpus.iter().filter(|gpu| daemon.spec.gpus.contains(&gpu.uuid)) {
+                let of_gpu = held.get(&gpu.uuid);
                 let held = |tenant: Option<&TenantName>| {
-                    held.get(&(gpu.uuid.clone(), tenant.cloned())).copied().unwrap_or_default()
+                    of_gpu.and_then(|held| held.get(&tenant)).copied().unwrap_or_default()
                 };
                 sharing.insert(gpu.uuid.clone(), shared.on(gpu, held));
             }

@@ -1,6 +1,7 @@
 //! Checks made before anything is written: all those that need a poll, a look at processes, or the users of the host.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::Compared;
 use super::faults::Faults;
@@ -185,7 +186,7 @@ impl Backend {
         }
         let Some(daemon) = self.stored_daemon(name).await? else { return Ok(()) };
         let projected = Projected { daemon, active: active.clone(), layout };
-        if let Some(plan) = faults.keep(&place, self.plan_of(&projected).await)? {
+        if let Some(plan) = faults.keep(&place, self.plan_of(&projected, Duration::ZERO).await)? {
             for blocker in plan.refusals(Allowed { recreate: compared.file_options.recreate, drain: false }) {
                 // The file is applied again, since its layout is not stored yet.
                 let remedy = "apply the file with `mps-manager apply --recreate`";

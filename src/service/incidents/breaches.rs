@@ -99,7 +99,7 @@ impl Backend {
         let tenants = self.stored_tenants().await?;
         let daemons = self.stored_daemons().await?;
         let mut memory_uses = Vec::new();
-        for client in clients {
+        for client in clients.iter() {
             let tenant = tenants.iter().find(|tenant| Some(&tenant.name) == client.tenant.as_ref());
             let daemon = daemons.iter().find(|daemon| daemon.name == client.daemon);
             // The server's limit follows from all tenants of its daemon.
@@ -138,8 +138,8 @@ impl Backend {
 
     /// The limit of a server on a GPU, as it was read last.
     fn server_limit(&self, daemon: &DaemonName, server: u32, gpu: &GpuUuid) -> Option<u64> {
-        let effective = self.parts.fleet.get(daemon)?.observed().status.effective?;
-        let server = effective.servers.into_iter().find(|listed| listed.pid == server)?;
-        server.memory_limits.into_iter().find(|reading| reading.gpu == *gpu)?.bytes
+        let status = self.parts.fleet.get(daemon)?.observed().status;
+        let server = status.effective.as_ref()?.servers.iter().find(|listed| listed.pid == server)?;
+        server.memory_limits.iter().find(|reading| reading.gpu == *gpu)?.bytes
     }
 }

@@ -125,7 +125,7 @@ impl Backend {
             clients.any(|(_, uid, _)| uid.is_none_or(|uid| !is_of(daemon, uid)))
         });
         // Only then it matters who was started for a tenant, which costs more to know.
-        let attributed = if is_unclear { self.attributed().await? } else { Vec::new() };
+        let attributed = if is_unclear { self.attributed().await? } else { Arc::default() };
         let leased = attributed.iter().filter(|client| client.attributed_by == AttributedBy::Lease);
         let leased: BTreeSet<ClientId> = leased.map(|client| client.id).collect();
         let nobody = (Vec::new(), Vec::new());

@@ -262,7 +262,9 @@ impl Service {
             return Ok(Vec::new());
         }
         let Some(handle) = backend.parts.fleet.get(&incident.daemon) else { return Ok(Vec::new()) };
-        let servers = handle.observed().status.effective.map(|read| read.servers).unwrap_or_default();
+        let servers = handle
+            .of_observed(|observed| observed.status.effective.as_ref().map(|read| read.servers.clone()))
+            .unwrap_or_default();
         Ok(servers.into_iter().flat_map(|server| server.held_by).collect())
     }
 

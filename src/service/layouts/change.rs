@@ -1,6 +1,7 @@
 //! Planning, asserting and applying a layout on a daemon.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -141,16 +142,17 @@ impl From<OutlookError> for ServiceError {
 }
 
 impl Service {
-    /// Plans a layout for a daemon on a fresh poll.
+    /// Plans a layout for a daemon on a poll that is no older than `age`.
     pub async fn plan_layout(
         &self,
         ctx: &RequestContext,
         name: &LayoutName,
         target: &LayoutTarget,
+        age: Duration,
     ) -> Result<LayoutPlan> {
         let backend = self.with(&ctx.require(Right::View)?);
         let projected = backend.projected(name, target).await?;
-        backend.plan_of(&projected).await
+        backend.plan_of(&projected, age).await
     }
 
     /// Compares a daemon with a layout on a fresh poll.
@@ -163,7 +165,11 @@ impl Service {
         let backend = self.with(&ctx.require(Right::View)?);
         let Projected { daemon, active, layout } = backend.projected(name, target).await?;
         let timeout = backend.parts.timeout;
-        let polled = backend.parts.engine.poll_for_layout(&target.daemon, &active, &layout, timeout).await?;
+        let polled = backend
+            .parts
+            .engine
+            .poll_for_layout(&target.daemon, &active, &layout, Duration::ZERO, timeout)
+            .await?;
         let status = &polled.observed.status;
         let effective = status.effective.as_ref();
         let spec = daemon.spec.layout.as_ref();
@@ -212,7 +218,7 @@ impl Service {
             return Ok(answered);
         }
         let projected = backend.projected(&name, &request.target()).await?;
-        let plan = backend.plan_of(&projected).await?;
+        let plan = backend.plan_of(&projected, Duration::ZERO).await?;
         refuse_blocked(&plan, Allowed { recreate: request.recreate, drain: request.drain.is_some() })?;
         refuse_another(&plan, request.plan.as_deref())?;
         let Projected { daemon, active, .. } = projected;
@@ -254,11 +260,20 @@ impl Backend {
         })
     }
 
-    /// Plans a layout for its daemon on a fresh poll, with the processes that have to move.
-    pub(in crate::service) async fn plan_of(&self, projected: &Projected) -> Result<LayoutPlan> {
+    /// Plans a layout for its daemon on a poll that is no older than `age`, with the processes that have to move.
+    pub(in crate::service) async fn plan_of(
+        &self,
+        projected: &Projected,
+        age: Duration,
+    ) -> Result<LayoutPlan> {
         let Projected { daemon, active, layout } = projected;
-        let plan = self.parts.engine.layout_plan(&daemon.name, active, layout, self.parts.timeout).await?;
-        let status = self.parts.fleet.get(&daemon.name).and_then(|handle| handle.observed().status.layout);
+        let plan =
+            self.parts.engine.layout_plan(&daemon.name, active, layout, age, self.parts.timeout).await?;
+        let status = self
+            .parts
+            .fleet
+            .get(&daemon.name)
+            .and_then(|handle| handle.of_observed(|observed| observed.status.layout.clone()));
         let before = status.map(|layout| layout.partitions).unwrap_or_default();
         // With percentages, no process can block another.
         let partitioned = layout.enforcement == Enforcement::Static && !before.is_empty();

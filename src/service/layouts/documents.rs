@@ -1,6 +1,7 @@
 //! Layout documents: imported, and exported with the IDs that their steps gave.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::{LayoutView, check_free, invalid, no_version, put_if_new, view};
 use crate::clock::Clock;
@@ -79,7 +80,11 @@ impl Service {
         let version = version.ok_or_else(|| no_version(&wanted))?;
         drop(reader);
         let timeout = backend.parts.timeout;
-        let polled = backend.parts.engine.poll_for_layout(daemon, &active, &version.layout, timeout).await?;
+        let polled = backend
+            .parts
+            .engine
+            .poll_for_layout(daemon, &active, &version.layout, Duration::ZERO, timeout)
+            .await?;
         let given = match version.layout.enforcement {
             Enforcement::Static => given(&polled).map(|ids| (ids, Vec::new())),
             Enforcement::Percentage => shares(&polled, holder.generation).map(|shares| (Vec::new(), shares)),
@@ -163,7 +168,9 @@ impl Backend {
             ))
         };
         let handle = self.parts.fleet.get(daemon).ok_or_else(unknown)?;
-        let gpus = handle.observed().status.effective.and_then(|read| read.partitions).ok_or_else(unknown)?;
+        let gpus = handle
+            .of_observed(|observed| observed.status.effective.as_ref()?.partitions.clone())
+            .ok_or_else(unknown)?;
         let listed = gpus.iter().find(|listed| listed.gpu == gpu.uuid).ok_or_else(unknown)?;
         let chunk_sms = gpu.compute_capability.ok_or_else(unknown)?.chunk_sms();
         Ok((chunk_sms, listed.free_chunks + listed.used_chunks))

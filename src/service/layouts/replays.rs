@@ -1,6 +1,7 @@
 //! Replays: requested and read.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -133,7 +134,7 @@ impl Service {
             Ok(projected) => projected,
             Err(error) => return Err(backend.other_sku(&name, &target, recorded, error).await),
         };
-        let plan = backend.plan_of(&projected).await?;
+        let plan = backend.plan_of(&projected, Duration::ZERO).await?;
         let forced = match recorded {
             Some(recorded) => {
                 let (daemon, map) = (&projected.daemon.name, &projected.active.gpu_map);

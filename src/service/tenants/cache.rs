@@ -3,10 +3,13 @@
 //! Invariant: a read that begins after a write was answered shows that write. Each commit invalidates the cache; the first
 //! read after it queries the database, and later reads do not.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::domain::GpuUuid;
 use crate::domain::daemon::Daemon;
 use crate::domain::tenant::Tenant;
+use crate::service::host::LimitSum;
 use crate::service::tenants::client_view::ClientView;
 
 /// The values cached between commits.
@@ -14,20 +17,23 @@ use crate::service::tenants::client_view::ClientView;
 pub(in crate::service) struct Cache {
     pub(super) daemons: Cached<Vec<Daemon>>,
     pub(super) tenants: Cached<TenantsOfDaemons>,
+    /// The memory limits of the tenants on each GPU.
+    pub(in crate::service) limit_sums: Cached<BTreeMap<GpuUuid, LimitSum>>,
     /// The clients of all daemons, of a commit and a publication of the daemons: a page needs them several times.
     pub(super) clients: Cached<Vec<ClientView>, (u64, u64)>,
 }
 
-/// All tenants, and the daemons whose generations show that no tenant has changed.
+/// All tenants, with what shows that none has changed: the generations of the daemons, and the tenants that are held.
 #[derive(Debug)]
 pub(super) struct TenantsOfDaemons {
     pub(super) daemons: Vec<Daemon>,
+    pub(super) held: Vec<String>,
     pub(super) tenants: Arc<Vec<Tenant>>,
 }
 
 /// A value with what it was read at: by default the number of a commit.
 #[derive(Debug)]
-pub(super) struct Cached<T, V = u64>(RwLock<Option<(V, Arc<T>)>>);
+pub(in crate::service) struct Cached<T, V = u64>(RwLock<Option<(V, Arc<T>)>>);
 
 impl<T, V> Default for Cached<T, V> {
     fn default() -> Self {
@@ -41,12 +47,12 @@ impl<T, V: Copy + Ord> Cached<T, V> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn at(&self, version: V) -> Option<Arc<T>> {
+    pub(in crate::service) fn at(&self, version: V) -> Option<Arc<T>> {
         self.last().filter(|(kept_at, _)| *kept_at == version).map(|(_, value)| value)
     }
 
     /// Caches what was read at this version, unless a newer value is cached.
-    pub(super) fn keep(&self, version: V, value: T) -> Arc<T> {
+    pub(in crate::service) fn keep(&self, version: V, value: T) -> Arc<T> {
         let value = Arc::new(value);
         let mut cached = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if cached.as_ref().is_none_or(|(kept_at, _)| *kept_at <= version) {

@@ -1,6 +1,7 @@
 //! Clients: listed with their tenants, and terminated.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::domain::access::Right;
 use crate::domain::attribution::{AttributedBy, Candidate, Signs, attribute};
@@ -55,15 +56,15 @@ impl Service {
         let after = if page.after.is_empty() { None } else { Some(ClientId::parse(&page.after)) };
         let after = after.transpose().map_err(|error| ServiceError::field("/cursor", error.to_string()))?;
         let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
-        let clients = backend
-            .attributed()
-            .await?
-            .into_iter()
+        let all = backend.attributed().await?;
+        let clients = all
+            .iter()
             .filter(|client| ctx.actor.sees(client.tenant.as_ref()))
             .filter(|client| after.is_none_or(|after| client.id > after))
             .filter(|client| filter.daemon.as_ref().is_none_or(|daemon| client.daemon == *daemon))
             .filter(|client| filter.tenant.is_none() || client.tenant == filter.tenant)
             .take(rows)
+            .cloned()
             .collect();
         Ok(page.cut(clients, |client: &ClientView| client.id.to_string()))
     }
@@ -88,10 +89,8 @@ impl Service {
     pub async fn client(&self, ctx: &RequestContext, id: ClientId) -> Result<ClientView> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let clients = backend.attributed().await?;
-        clients
-            .into_iter()
-            .find(|client| client.id == id && ctx.actor.sees(client.tenant.as_ref()))
-            .found("client", &id)
+        let mut visible = clients.iter().filter(|client| ctx.actor.sees(client.tenant.as_ref()));
+        visible.find(|client| client.id == id).cloned().found("client", &id)
     }
 
     /// Returns true if a client is stopped, by a signal or a debugger, so that MPS must not terminate it.
@@ -136,14 +135,14 @@ impl Service {
 
 impl Backend {
     /// All clients at the last poll, each with its tenant.
-    pub(in crate::service) async fn attributed(&self) -> Result<Vec<ClientView>> {
+    pub(in crate::service) async fn attributed(&self) -> Result<Arc<Vec<ClientView>>> {
         let version = self.version();
         if let Some(kept) = self.cache.clients.at(version) {
-            return Ok(kept.to_vec());
+            return Ok(kept);
         }
         let by_daemon = self.parts.fleet.of_each(|observed| observed.clients.clone());
         if by_daemon.iter().all(|(_, clients)| clients.is_empty()) {
-            return Ok(Vec::new());
+            return Ok(Arc::default());
         }
         let mut reader = self.parts.store.read().await?;
         let leases = store::leases::all(&mut reader, &self.parts.fleet.context().boot_id).await?;
@@ -152,9 +151,9 @@ impl Backend {
         let mut views = Vec::new();
         for (daemon, clients) in by_daemon.into_iter().filter(|(_, clients)| !clients.is_empty()) {
             let candidates = Candidate::of(&tenants, &daemon);
-            for client in clients {
-                let (tenant, attributed_by) = attribute(&Signs::from(&client), &daemon, &leases, &candidates);
-                views.push(view(client, daemon.clone(), tenant, attributed_by));
+            for client in clients.iter() {
+                let (tenant, attributed_by) = attribute(&Signs::from(client), &daemon, &leases, &candidates);
+                views.push(view(client.clone(), daemon.clone(), tenant, attributed_by));
             }
         }
         let named: BTreeSet<TenantName> = views.iter().filter_map(|client| client.tenant.clone()).collect();
@@ -168,7 +167,7 @@ impl Backend {
             client.workload = workload.map(ToString::to_string);
         }
         views.sort_by_key(|client| client.id);
-        Ok(self.cache.clients.keep(version, views).to_vec())
+        Ok(self.cache.clients.keep(version, views))
     }
 
     /// The daemon of the tenant that an actor is bound to, if that tenant exists; `None` for an actor that may see all

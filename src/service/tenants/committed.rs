@@ -48,7 +48,7 @@ impl Backend {
     /// All tenants by name.
     ///
     /// Thousands of them are read again only if a daemon has changed: every change of a tenant raises the generation of its
-    /// daemon in the same transaction.
+    /// daemon in the same transaction, except that an operation holds it.
     pub(in crate::service) async fn stored_tenants(&self) -> Result<Arc<Vec<Tenant>>, StoreError> {
         let commit = self.parts.store.last_commit();
         let before = self.cache.tenants.last();
@@ -60,11 +60,14 @@ impl Backend {
         let mut reader = self.parts.store.read().await?;
         // Before the tenants: a write in between makes them newer than their daemons, and never older.
         let daemons = store::daemons::all(&mut reader).await?;
+        let held = store::tenants::held(&mut reader).await?;
         let tenants = match before {
-            Some((_, cached)) if cached.daemons == daemons => Arc::clone(&cached.tenants),
+            Some((_, cached)) if (&cached.daemons, &cached.held) == (&daemons, &held) => {
+                Arc::clone(&cached.tenants)
+            }
             _ => Arc::new(store::tenants::all(&mut reader).await?),
         };
-        let cached = self.cache.tenants.keep(commit, TenantsOfDaemons { daemons, tenants });
+        let cached = self.cache.tenants.keep(commit, TenantsOfDaemons { daemons, held, tenants });
         Ok(Arc::clone(&cached.tenants))
     }
 }

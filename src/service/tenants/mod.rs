@@ -29,6 +29,7 @@ use crate::domain::daemon::{Daemon, DaemonStatus, Phase};
 use crate::domain::environment::{self, container::ContainerAccess};
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::neighbours::LimitsByGpu;
+use crate::domain::provisioning::{ProvisioningStatus, ShareBasis};
 use crate::domain::resolution::{Resolved, effective};
 use crate::domain::tenant::{LabelSelector, Tenant, TenantEffective, TenantSpec, TenantStatus};
 use crate::domain::verification::Verification;
@@ -40,12 +41,13 @@ use crate::service::change::ChangeScope;
 use crate::service::error::{Found as _, conflict};
 use crate::service::host::startup::waiting_words;
 use crate::service::page::{Page, Paged};
+use crate::service::tenants::clients::ClientView;
 use crate::service::tenants::conditions::{
     above_maximum, closed_refusal, not_applied, refuse_closed, socket_condition, socket_problem,
     too_small_for_a_context, weakened,
 };
 use crate::service::tenants::placement::Placement;
-use crate::service::tenants::provisioning::{Neighbours, add_shares, keep_own_share};
+use crate::service::tenants::provisioning::{add_shares, keep_own_share, provisioning_status, share_basis};
 use crate::service::tenants::readiness::TenantBlockers;
 use crate::service::{Backend, Result, Service, ServiceError, WriteOptions, Written, removed};
 use crate::store::{self, transact};
@@ -127,8 +129,17 @@ struct TenantReads<'r> {
     ctx: &'r RequestContext,
     gpus: &'r [Gpu],
     blockers: &'r TenantBlockers,
-    neighbours: Neighbours<'r>,
+    daemons: BTreeMap<&'r DaemonName, DaemonReads<'r>>,
     limits: LimitsByGpu<'r>,
+    clients: BTreeMap<&'r TenantName, Vec<&'r ClientView>>,
+}
+
+/// Data that the tenants of a daemon have in common.
+struct DaemonReads<'r> {
+    stored: &'r Daemon,
+    status: Option<Arc<DaemonStatus>>,
+    basis: Result<Option<ShareBasis>, String>,
+    provisioning: Option<ProvisioningStatus>,
 }
 
 impl Service {
@@ -191,53 +202,33 @@ impl Service {
     ) -> Result<Paged<TenantView>> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         page.key::<TenantName>()?;
-        let mut reader = backend.parts.store.read().await?;
-        let tenants = match ctx.actor.scope() {
-            None => {
-                let TenantFilter { daemon, text, labels } = filter;
-                let (daemon, text) = (daemon.as_ref(), text.as_deref());
-                store::tenants::page(&mut reader, daemon, text, labels, &page.after, page.rows()).await?
-            }
-            Some(scope) => {
-                let listed =
-                    |tenant: &Tenant| filter.fits(tenant) && tenant.name.as_str() > page.after.as_str();
-                store::tenants::get(&mut reader, scope).await?.into_iter().filter(listed).collect()
-            }
-        };
-        let mut daemons = BTreeMap::new();
-        for tenant in &tenants {
-            if !daemons.contains_key(&tenant.spec.daemon)
-                && let Some(daemon) = store::daemons::get(&mut reader, &tenant.spec.daemon).await?
-            {
-                daemons.insert(tenant.spec.daemon.clone(), daemon);
-            }
-        }
-        let mut verifications = match (tenants.first(), tenants.last()) {
+        let (stored, daemons) = (backend.stored_tenants().await?, backend.stored_daemons().await?);
+        let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
+        let listed = stored.iter().filter(|tenant| {
+            tenant.name.as_str() > page.after.as_str()
+                && ctx.actor.sees(Some(&tenant.name))
+                && filter.fits(tenant)
+        });
+        let paged = page.cut(listed.take(rows).collect(), |tenant| tenant.name.to_string());
+        let mut verifications = match (paged.items.first(), paged.items.last()) {
             (Some(first), Some(last)) => {
+                let mut reader = backend.parts.store.read().await?;
                 store::verifications::between(&mut reader, &first.name, &last.name).await?
             }
             _ => BTreeMap::new(),
         };
-        drop(reader);
-        let gpus = backend.held_gpus().await?;
-        let paged = page.cut(tenants, |tenant| tenant.name.to_string());
-        let clients = backend.attributed().await?;
-        let pairs = paged.items.iter();
-        let pairs = pairs.filter_map(|tenant| Some((tenant, daemons.get(&tenant.spec.daemon)?)));
-        let blockers = backend.tenant_blockers(pairs).await?;
-        let neighbours = Neighbours { tenants: blockers.tenants(), clients: &clients };
-        let limits = LimitsByGpu::of(daemons.values(), blockers.tenants());
-        let reads = TenantReads { ctx, gpus: &gpus, blockers: &blockers, neighbours, limits };
-        let mut items = Vec::with_capacity(paged.items.len());
-        for tenant in paged.items {
-            let daemon = daemons.get(&tenant.spec.daemon).cloned();
-            let verification = verifications.remove(&tenant.name);
-            let mut view = backend.view_with(&reads, tenant, daemon, verification);
+        let (gpus, clients) = (backend.held_gpus().await?, backend.attributed().await?);
+        let used = |daemon: &&Daemon| paged.items.iter().any(|tenant| tenant.spec.daemon == daemon.name);
+        let daemons: Vec<&Daemon> = daemons.iter().filter(used).collect();
+        let blockers = backend.tenant_blockers(&paged.items, &daemons).await?;
+        let reads = backend.tenant_reads(ctx, &gpus, &daemons, &stored, &clients, &blockers);
+        let views = paged.items.into_iter().map(|tenant| {
+            let mut view = backend.view_with(&reads, tenant, verifications.remove(&tenant.name));
             // A list of many tenants of one daemon would be mostly shares.
             keep_own_share(&view.name, &mut view.status);
-            items.push(view);
-        }
-        Ok(Paged { items, next_cursor: paged.next_cursor })
+            view
+        });
+        Ok(Paged { items: views.collect(), next_cursor: paged.next_cursor })
     }
 
     /// The environment of a tenant's processes.
@@ -251,7 +242,8 @@ impl Service {
         refuse_closed(&tenant, ctx.clock.unix_ms())?;
         let daemon = backend.followed_daemon(&tenant).await?;
         let gpus = backend.held_gpus().await?;
-        let resolved = backend.resolved(&tenant, &daemon, &backend.stored_tenants().await?, &gpus)?;
+        let basis = share_basis(&daemon, &backend.stored_tenants().await?, &gpus)?;
+        let resolved = backend.resolved(&tenant, &daemon, basis.as_ref(), &gpus)?;
         let placement = backend.proven_placement(&tenant, &resolved, daemon.generation).await?;
         let mut view = backend.environment_of(&tenant, &resolved, &placement, &gpus)?;
         let is_open =
@@ -350,8 +342,7 @@ impl Backend {
 
     /// Returns a tenant's daemon as stored now.
     async fn daemon_of(&self, tenant: &Tenant) -> Result<Daemon> {
-        let daemon = store::daemons::get(&mut *self.parts.store.read().await?, &tenant.spec.daemon).await?;
-        daemon.ok_or_else(|| without_daemon(tenant))
+        self.stored_daemon(&tenant.spec.daemon).await?.ok_or_else(|| without_daemon(tenant))
     }
 
     /// Returns a tenant's daemon once its driver reports the layout for this generation, which mostly takes milliseconds after a write.
@@ -368,7 +359,9 @@ impl Backend {
     }
 
     pub(super) async fn stored_tenant(&self, name: &TenantName) -> Result<Tenant> {
-        store::tenants::get(&mut *self.parts.store.read().await?, name).await?.found("tenant", name)
+        let tenants = self.stored_tenants().await?;
+        let at = tenants.binary_search_by_key(&name, |tenant| &tenant.name).ok();
+        at.map(|at| tenants[at].clone()).found("tenant", name)
     }
 
     async fn tenant_view(
@@ -379,38 +372,70 @@ impl Backend {
         of_daemon: Option<&[Tenant]>,
     ) -> Result<TenantView> {
         let clients = self.attributed().await?;
+        let daemon = self.stored_daemon(&tenant.spec.daemon).await?;
         let mut reader = self.parts.store.read().await?;
-        let daemon = store::daemons::get(&mut reader, &tenant.spec.daemon).await?;
         let verification = store::verifications::get(&mut reader, &tenant.name).await?;
         drop(reader);
-        let blockers = self.tenant_blockers(daemon.iter().map(|daemon| (&tenant, daemon))).await?;
-        let neighbours =
-            Neighbours { tenants: of_daemon.unwrap_or_else(|| blockers.tenants()), clients: &clients };
-        let limits = LimitsByGpu::of(&daemon, blockers.tenants());
-        let reads = TenantReads { ctx, gpus, blockers: &blockers, neighbours, limits };
-        Ok(self.view_with(&reads, tenant, daemon.clone(), verification))
+        let daemons: Vec<&Daemon> = daemon.iter().collect();
+        let blockers = self.tenant_blockers(&[&tenant], &daemons).await?;
+        let stored = self.stored_tenants().await?;
+        let neighbours = of_daemon.unwrap_or(&stored);
+        let reads = self.tenant_reads(ctx, gpus, &daemons, neighbours, &clients, &blockers);
+        Ok(self.view_with(&reads, &tenant, verification))
+    }
+
+    /// Reads what the tenants of these daemons have in common; `tenants` may be those of all daemons.
+    fn tenant_reads<'r>(
+        &self,
+        ctx: &'r RequestContext,
+        gpus: &'r [Gpu],
+        daemons: &[&'r Daemon],
+        tenants: &'r [Tenant],
+        clients: &'r [ClientView],
+        blockers: &'r TenantBlockers,
+    ) -> TenantReads<'r> {
+        let reads = |stored: &'r Daemon| DaemonReads {
+            stored,
+            status: self.parts.fleet.get(&stored.name).map(|handle| handle.observed().status),
+            basis: share_basis(stored, tenants, gpus).map_err(|error| error.to_string()),
+            provisioning: provisioning_status(stored, tenants, gpus, clients),
+        };
+        let mut by_tenant: BTreeMap<&TenantName, Vec<&ClientView>> = BTreeMap::new();
+        for client in clients {
+            if let Some(tenant) = &client.tenant {
+                by_tenant.entry(tenant).or_default().push(client);
+            }
+        }
+        TenantReads {
+            ctx,
+            gpus,
+            blockers,
+            daemons: daemons.iter().map(|stored| (&stored.name, reads(stored))).collect(),
+            limits: LimitsByGpu::of(daemons.iter().copied(), tenants),
+            clients: by_tenant,
+        }
     }
 
     /// A tenant as an actor may see it.
     fn view_with(
         &self,
         reads: &TenantReads<'_>,
-        tenant: Tenant,
-        stored: Option<Daemon>,
+        tenant: &Tenant,
         verification: Option<Verification>,
     ) -> TenantView {
-        let &TenantReads { ctx, gpus, blockers, ref neighbours, ref limits } = reads;
+        let &TenantReads { ctx, gpus, blockers, ref limits, .. } = reads;
+        let of_daemon = reads.daemons.get(&tenant.spec.daemon);
+        let stored = of_daemon.map(|daemon| daemon.stored);
         let verification = verification
-            .map(|verification| self.dated(verification, &tenant, stored.as_ref()).redacted_for(&ctx.actor));
+            .map(|verification| self.dated(verification, tenant, stored).redacted_for(&ctx.actor));
         let handed = self.parts.fleet.context().handouts.status(&tenant.directory);
-        let connected =
-            neighbours.clients.iter().filter(|client| client.tenant.as_ref() == Some(&tenant.name));
+        let clients = reads.clients.get(&tenant.name).map_or(&[][..], Vec::as_slice);
         let mut status = TenantStatus {
             observed_generation: 0,
             conditions: Vec::new(),
             gpus: Vec::new(),
             effective: None,
-            clients: u32::try_from(connected.count()).unwrap_or(u32::MAX),
+            clients: u32::try_from(clients.len()).unwrap_or(u32::MAX),
             waiting: handed.waiting,
             queued: self.launches.count(&tenant.name),
             draining: tenant.draining,
@@ -418,38 +443,41 @@ impl Backend {
             provisioning: None,
             verification,
         };
-        let resolved = stored.ok_or_else(|| without_daemon(&tenant));
-        let resolved = resolved
-            .and_then(|stored| Ok((self.resolved(&tenant, &stored, neighbours.tenants, gpus)?, stored)));
-        let daemon = self.parts.fleet.get(&tenant.spec.daemon).map(|handle| handle.observed().status);
+        let resolved = of_daemon.ok_or_else(|| without_daemon(tenant)).and_then(|daemon| {
+            let basis = daemon.basis.as_ref().map_err(|why| ServiceError::Conflict(why.clone()))?;
+            Ok((self.resolved(tenant, daemon.stored, basis.as_ref(), gpus)?, daemon))
+        });
+        let daemon = of_daemon.and_then(|daemon| daemon.status.as_deref());
         match (daemon, resolved) {
-            (Some(daemon), Ok((resolved, stored))) => {
-                let applied = has_applied(&daemon, &tenant);
+            (Some(daemon), Ok((resolved, DaemonReads { stored, provisioning, .. }))) => {
+                let applied = has_applied(daemon, tenant);
                 if applied {
                     status.observed_generation = tenant.generation;
                 }
                 let observed = daemon.effective.as_ref().filter(|_| applied);
                 status.effective = observed
                     .and_then(|observed| effective(&resolved, gpus, observed))
-                    .map(|effective| with_older_clients(effective, &tenant.name, &resolved, neighbours));
+                    .map(|effective| with_older_clients(effective, &resolved, clients));
                 status.conditions.extend(too_small_for_a_context(&resolved, gpus));
-                status.conditions.extend(above_maximum(&tenant, status.clients));
-                status.conditions.extend(weakened(ctx, &tenant, &stored, limits, gpus));
-                add_shares(&mut status, &tenant, &stored, gpus, neighbours);
-                if ctx.actor.scope().is_none() {
-                    status.weakens = limits.weakened_by(&tenant, &stored);
+                status.conditions.extend(above_maximum(tenant, status.clients));
+                status.conditions.extend(weakened(ctx, tenant, stored, limits, gpus));
+                if let Some(provisioning) = provisioning {
+                    add_shares(&mut status, tenant, provisioning);
                 }
-                let refused = match self.placement(&tenant, &resolved, stored.generation) {
+                if ctx.actor.scope().is_none() {
+                    status.weakens = limits.weakened_by(tenant, stored);
+                }
+                let refused = match self.placement(tenant, &resolved, stored.generation) {
                     Err(error) => Some((ConditionReason::PartitionNotProven, error)),
                     Ok(placement) => {
                         if let Some(effective) = &mut status.effective {
                             effective.threads.partitions = placement.partitions();
                         }
-                        blockers.refusal(&tenant, &stored, &placement)
+                        blockers.refusal(tenant, stored, &placement)
                     }
                 };
                 let problem = handed.problem.as_ref();
-                status.conditions.push(self.readiness(ctx, &tenant, &daemon, refused, problem));
+                status.conditions.push(self.readiness(ctx, tenant, daemon, refused, problem));
                 status.conditions.extend(problem.map(|problem| socket_condition(ctx, problem)));
                 status.gpus = resolved.gpus;
             }
@@ -460,7 +488,7 @@ impl Backend {
                 .conditions
                 .push(not_ready(ConditionReason::CannotBeHeld, error.for_actor(&ctx.actor).to_string())),
         }
-        let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant;
+        let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant.clone();
         let workload = Workload::of(&spec.labels).map(|workload| workload.to_string());
         let removed = Vec::new();
         let mut view =
@@ -509,12 +537,10 @@ fn not_ready(reason: ConditionReason, message: String) -> Condition {
 /// Counts the clients of a tenant that were started with limits that are not its present ones.
 fn with_older_clients(
     effective: TenantEffective,
-    tenant: &TenantName,
     now: &Resolved,
-    neighbours: &Neighbours<'_>,
+    clients: &[&ClientView],
 ) -> TenantEffective {
-    let clients = neighbours.clients.iter().filter(|client| client.tenant.as_ref() == Some(tenant));
-    let older = clients.filter(|client| client.started_with.differ_from(now)).count();
+    let older = clients.iter().filter(|client| client.started_with.differ_from(now)).count();
     let clients_with_other_limits = u64::try_from(older).unwrap_or(u64::MAX);
     TenantEffective { clients_with_other_limits, ..effective }
 }

@@ -35,7 +35,8 @@ impl Backend {
         generation: i64,
     ) -> Result<Option<ThreadPercentage>> {
         let Some(handle) = self.parts.fleet.get(&tenant.spec.daemon) else { return Ok(None) };
-        let Some(layout) = handle.observed().status.layout else { return Ok(None) };
+        let status = handle.observed().status;
+        let Some(layout) = &status.layout else { return Ok(None) };
         let mine: Vec<_> =
             layout.partitions.iter().filter(|partition| partition.tenants.contains(&tenant.name)).collect();
         if layout.enforcement != Enforcement::Percentage || mine.is_empty() {

@@ -227,7 +227,7 @@ pub(super) fn refuse_leased(
 
 /// The layout of a tenant's daemon, if that generation or a later one has been applied.
 fn applied_layout(tenant: &Tenant, handle: &Handle, generation: i64) -> Result<LayoutStatus> {
-    let Some(layout) = handle.observed().status.layout else {
+    let Some(layout) = handle.of_observed(|observed| observed.status.layout.clone()) else {
         return Err(refused(tenant, AudienceText::same("it has no layout: apply one that binds the tenant")));
     };
     match (&layout.failure, layout.state) {

@@ -12,13 +12,6 @@ use crate::service::tenants::clients::ClientView;
 use crate::service::tenants::conditions::share_below_minimum;
 use crate::service::{Backend, Result, ServiceError};
 
-/// The tenants and clients beside a tenant, from which the shares of its daemon are computed.
-pub(super) struct Neighbours<'n> {
-    /// All tenants, or those of its daemon.
-    pub(super) tenants: &'n [Tenant],
-    pub(super) clients: &'n [ClientView],
-}
-
 /// Returns the basis from which the shares of a daemon's tenants are computed; `tenants` may be those of all daemons.
 pub(super) fn share_basis(daemon: &Daemon, tenants: &[Tenant], gpus: &[Gpu]) -> Result<Option<ShareBasis>> {
     let of_daemon = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
@@ -44,18 +37,9 @@ pub(super) fn provisioning_status(
 }
 
 /// Adds to a status the shares that the strategy of its daemon gives, and the conditions that follow from them.
-pub(super) fn add_shares(
-    status: &mut TenantStatus,
-    tenant: &Tenant,
-    daemon: &Daemon,
-    gpus: &[Gpu],
-    neighbours: &Neighbours<'_>,
-) {
-    let Some(provisioning) = provisioning_status(daemon, neighbours.tenants, gpus, neighbours.clients) else {
-        return;
-    };
+pub(super) fn add_shares(status: &mut TenantStatus, tenant: &Tenant, provisioning: &ProvisioningStatus) {
     if let Some(share) = provisioning.shares.iter().find(|share| share.tenant == tenant.name) {
-        status.conditions.extend(share_below_minimum(share, &provisioning));
+        status.conditions.extend(share_below_minimum(share, provisioning));
         if let Some(last) = status.verification.as_mut().and_then(|verification| verification.last.as_mut())
             && last.stale.is_none()
             && last.blocker.is_none()
@@ -64,7 +48,7 @@ pub(super) fn add_shares(
             last.stale = Some(Staleness::ShareChanged);
         }
     }
-    status.provisioning = Some(provisioning);
+    status.provisioning = Some(provisioning.clone());
 }
 
 /// Removes the shares of all other tenants.
@@ -75,16 +59,15 @@ pub(super) fn keep_own_share(tenant: &TenantName, status: &mut TenantStatus) {
 }
 
 impl Backend {
-    /// Resolves a tenant's values; `tenants` are all tenants, of which those of its daemon count if the daemon has a strategy.
+    /// Resolves a tenant's values; `basis` is that of its daemon.
     pub(super) fn resolved(
         &self,
         tenant: &Tenant,
         daemon: &Daemon,
-        tenants: &[Tenant],
+        basis: Option<&ShareBasis>,
         gpus: &[Gpu],
     ) -> Result<Resolved> {
-        let basis = share_basis(daemon, tenants, gpus)?;
-        let mut resolved = resolve(&tenant.spec, &daemon.spec, basis.as_ref(), gpus)
+        let mut resolved = resolve(&tenant.spec, &daemon.spec, basis, gpus)
             .map_err(|error| ServiceError::Conflict(error.to_string()).visible_to_tenants())?;
         if let Some(share) = self.share_of(tenant, &resolved.gpus, daemon.generation)? {
             resolved.percentage = share;

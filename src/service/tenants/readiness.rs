@@ -30,8 +30,6 @@ pub(super) struct TenantBlockers {
     /// Reasons why processes of a user cannot reach the directory of a daemon.
     unreachable: BTreeMap<(DaemonName, u32), String>,
     occupants: Occupants,
-    /// All tenants, also those that are not shown.
-    tenants: Arc<Vec<Tenant>>,
 }
 
 /// Processes in partitions, by the store and /proc.
@@ -44,11 +42,6 @@ pub(in crate::service) struct Occupants {
 }
 
 impl TenantBlockers {
-    /// All tenants, also those that are not shown.
-    pub(super) fn tenants(&self) -> &[Tenant] {
-        &self.tenants
-    }
-
     /// Returns the reason code and error with which a new process of a tenant is refused although its daemon is ready and its partitions
     /// are verified.
     pub(in crate::service) fn refusal(
@@ -129,15 +122,17 @@ impl Backend {
     /// Blockers of new processes of these tenants.
     pub(super) async fn tenant_blockers(
         &self,
-        pairs: impl Iterator<Item = (&Tenant, &Daemon)>,
+        tenants: &[&Tenant],
+        daemons: &[&Daemon],
     ) -> Result<TenantBlockers> {
-        let (mut users, mut partitioned) = (BTreeSet::new(), BTreeSet::new());
-        for (tenant, daemon) in pairs {
-            users.insert((daemon.name.clone(), daemon.spec.multi_user, tenant.spec.uid));
-            if daemon.spec.mode == Mode::Static {
-                partitioned.insert(daemon.name.clone());
-            }
+        let mut users = BTreeSet::new();
+        for daemon in daemons {
+            let of_daemon = tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name);
+            let uids: BTreeSet<u32> = of_daemon.map(|tenant| tenant.spec.uid).collect();
+            users.extend(uids.into_iter().map(|uid| (daemon.name.clone(), daemon.spec.multi_user, uid)));
         }
+        let partitioned = daemons.iter().filter(|daemon| daemon.spec.mode == Mode::Static);
+        let partitioned = partitioned.map(|daemon| daemon.name.clone()).collect();
         let maintenance = store::maintenance::get(&mut *self.parts.store.read().await?).await?;
         let mut unreachable = BTreeMap::new();
         for (daemon, multi_user, uid) in users {
@@ -145,8 +140,8 @@ impl Backend {
                 unreachable.insert((daemon, uid), why);
             }
         }
-        let (occupants, tenants) = (self.occupants(&partitioned).await?, self.stored_tenants().await?);
-        Ok(TenantBlockers { maintenance, unreachable, occupants, tenants })
+        let occupants = self.occupants(&partitioned).await?;
+        Ok(TenantBlockers { maintenance, unreachable, occupants })
     }
 
     /// The processes in partitions of these daemons; scans every process of the host, unless the list is empty.

@@ -5,6 +5,7 @@
 //! manager reports those as interrupted.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::access::Right;
@@ -29,6 +30,7 @@ use crate::service::access::redaction::Redact as _;
 use crate::service::daemons::maintenance::{refuse_cordoned, refuse_in_maintenance};
 use crate::service::error::Found as _;
 use crate::service::tenants::conditions::refuse_closed;
+use crate::service::tenants::provisioning::share_basis;
 use crate::service::{
     Backend, Result, Service, ServiceError, WriteOptions, check_precondition, transaction_end,
 };
@@ -174,7 +176,7 @@ impl Backend {
         result
     }
 
-    fn status_of(&self, daemon: &Daemon) -> Option<DaemonStatus> {
+    fn status_of(&self, daemon: &Daemon) -> Option<Arc<DaemonStatus>> {
         self.parts.fleet.get(&daemon.name).map(|handle| handle.observed().status)
     }
 
@@ -225,7 +227,8 @@ impl Backend {
             |error: ServiceError| blocker(BlockerCode::NoEnvironment, error.host_error().to_string());
         let gpus = self.held_gpus().await.map_err(fault)?;
         let tenants = self.stored_tenants().await.map_err(|error| fault(error.into()))?;
-        let resolved = self.resolved(tenant, daemon, &tenants, &gpus).map_err(no_environment)?;
+        let basis = share_basis(daemon, &tenants, &gpus).map_err(no_environment)?;
+        let resolved = self.resolved(tenant, daemon, basis.as_ref(), &gpus).map_err(no_environment)?;
         let placement =
             self.proven_placement(tenant, &resolved, daemon.generation).await.map_err(no_environment)?;
         let environment =
@@ -275,9 +278,9 @@ impl Backend {
         }
         let reachable = self.parts.fleet.check_reachable(&daemon.name, daemon.spec.multi_user, uid).await;
         reachable.map_err(|unreachable| blocker(BlockerCode::NoEnvironment, unreachable))?;
-        let observed = self.parts.fleet.get(&daemon.name).map(|handle| handle.observed());
-        let clients = observed.into_iter().flat_map(|observed| observed.clients);
-        let others = clients.filter(|client| client.uid.is_some_and(|other| other != uid)).count();
+        let clients =
+            self.parts.fleet.get(&daemon.name).map(|handle| handle.observed().clients).unwrap_or_default();
+        let others = clients.iter().filter(|client| client.uid.is_some_and(|other| other != uid)).count();
         if others > 0 && !daemon.spec.multi_user {
             let why = format!(
                 "{} of other users {} connected, and daemon {} serves one user at a time: a client of uid {uid} \
@@ -323,7 +326,7 @@ impl Backend {
         gpus: &[Gpu],
         free: impl Fn(&GpuUuid) -> Option<u64>,
     ) -> Expectation {
-        let layout = self.status_of(daemon).and_then(|status| status.layout);
+        let layout = self.status_of(daemon).and_then(|status| status.layout.clone());
         let partitions = layout.map(|layout| layout.partitions).unwrap_or_default();
         let expected = |uuid: &GpuUuid| {
             let gpu = gpus.iter().find(|gpu| gpu.uuid == *uuid);

@@ -130,8 +130,8 @@ impl Driver {
         let counts = DaemonCounters::default();
         let status = status(&state, &desired.borrow(), &counts, &pipe_directory, &log_directory, now);
         let (observed, watcher) = watch::channel(Observed {
-            status,
-            clients: Vec::new(),
+            status: Arc::new(status),
+            clients: Arc::default(),
             served: 0,
             failed: None,
             follows: 0,

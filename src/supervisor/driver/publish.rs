@@ -1,5 +1,6 @@
 //! Publication of a daemon's state, and of events for its changes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Driver, layout};
@@ -83,9 +84,9 @@ impl Driver {
                 observed.failed = self.state.doubt();
             }
             layout::log_drift(&desired.name, observed.status.layout.as_ref(), status.layout.as_ref());
-            observed.status = status;
-            if observed.clients != self.clients {
-                observed.clients.clone_from(&self.clients);
+            observed.status = Arc::new(status);
+            if *observed.clients != self.clients {
+                observed.clients = Arc::new(self.clients.clone());
                 is_new = true;
             }
             (observed.blocker, observed.tried) = (blocker, tried);

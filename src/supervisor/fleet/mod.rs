@@ -129,7 +129,7 @@ impl Fleet {
     /// Returns the directory of a daemon's sockets: where it runs, or where it would be started.
     pub fn pipe_directory(&self, name: &DaemonName) -> PathBuf {
         match self.get(name) {
-            Some(handle) => handle.observed().status.pipe_directory.into(),
+            Some(handle) => handle.observed().status.pipe_directory.clone().into(),
             None => self.inner.context.pipe_directory(name),
         }
     }

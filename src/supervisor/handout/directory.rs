@@ -74,9 +74,23 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), Blocker> {
     Ok(())
 }
 
+/// Device and number of a file.
+pub(super) type Inode = (u64, u64);
+
+/// Returns the file at a path, which is not followed.
+pub(super) fn inode(path: &Path) -> Option<Inode> {
+    fs::symlink_metadata(path).ok().map(|it| (it.dev(), it.ino()))
+}
+
+/// Returns true if a directory is safe and has its access, and `control` in it is this file.
+pub(super) fn is_as_made(path: &Path, access: Option<&PathAccess>, control: Inode) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| check(path, &metadata).is_ok())
+        && access.is_none_or(|access| access.is_held(path))
+        && inode(&path.join(SOCKET)) == Some(control)
+}
+
 /// Returns true if `control` in the directory is this very socket.
 pub(super) fn is_linked(socket: &Path, directory: &Path) -> bool {
-    let inode = |path: &Path| fs::symlink_metadata(path).ok().map(|it| (it.dev(), it.ino()));
     let wanted = inode(socket);
     wanted.is_some() && wanted == inode(&directory.join(SOCKET))
 }

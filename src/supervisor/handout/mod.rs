@@ -17,6 +17,7 @@
 //! - A directory that cannot be made safe is closed, and the reason is kept for the caller.
 
 mod by_name;
+mod check;
 mod collect;
 mod directory;
 mod mounted;
@@ -25,8 +26,6 @@ mod policy;
 mod socket;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -109,6 +108,8 @@ struct DaemonHandout {
     handout: Handout,
     /// Version that its driver acted on at that handout.
     followed: DesiredVersion,
+    /// True if every directory shows what follows from the fields above.
+    is_shown: bool,
     checked: Instant,
     /// Task that waits for the death of its control process.
     guard: Option<AbortHandle>,
@@ -125,6 +126,7 @@ impl DaemonHandout {
             draining: BTreeSet::new(),
             handout: Handout::Wait,
             followed: DesiredVersion::default(),
+            is_shown: false,
             checked: Instant::now(),
             guard: None,
             died: None,
@@ -132,13 +134,13 @@ impl DaemonHandout {
     }
 
     /// Returns the handout for the processes of a tenant.
-    fn of_tenant(&self, directory: &TenantDirectory) -> Handout {
+    fn of_tenant(&self, directory: &TenantDirectory) -> &Handout {
         match self.tenants.get(directory) {
-            None => Handout::Refuse,
-            Some(_) if !self.admits || self.draining.contains(directory) => Handout::Refuse,
+            None => &Handout::Refuse,
+            Some(_) if !self.admits || self.draining.contains(directory) => &Handout::Refuse,
             // The driver has not read yet that this tenant exists.
-            Some(since) if *since > self.followed => Handout::Wait,
-            Some(_) => self.handout.clone(),
+            Some(since) if *since > self.followed => &Handout::Wait,
+            Some(_) => &self.handout,
         }
     }
 }
@@ -228,7 +230,7 @@ impl Handouts {
         let before = std::mem::take(&mut held.tenants);
         let since = |name| before.get(name).copied().unwrap_or(version);
         held.tenants = directories.keys().map(|name| (name.clone(), since(name))).collect();
-        (held.announced, held.admits) = (version, admits);
+        (held.announced, held.admits, held.is_shown) = (version, admits, false);
         held.draining.clone_from(draining);
         if matches!(&held.handout, Handout::Open(control) if !is_alive(control.identity)) {
             // The death has not been noticed yet, and a closed directory must not be opened again.
@@ -251,9 +253,9 @@ impl Handouts {
             if let Err(error) = by_name::link(&self.root, tenant, name) {
                 tracing::warn!(%tenant, %error, "the tenant's directory has no link by the tenant's name");
             }
-            if is_taken || entry.daemon.as_ref() == Some(daemon) && (passes_others || entry.shown != desired)
+            if is_taken || entry.daemon.as_ref() == Some(daemon) && (passes_others || entry.shown != *desired)
             {
-                self.apply(name, entry, &desired);
+                self.apply(name, entry, desired);
             }
         }
         for name in before.keys().filter(|name| !directories.contains_key(*name)) {
@@ -269,8 +271,8 @@ impl Handouts {
         };
         let next = daemons.iter().find(|(_, held)| held.tenants.contains_key(name));
         entry.daemon = next.map(|(next, _)| next.clone());
-        let desired = next.map_or(Handout::Refuse, |(_, held)| held.of_tenant(name));
-        self.apply(name, entry, &desired);
+        let desired = next.map_or(&Handout::Refuse, |(_, held)| held.of_tenant(name));
+        self.apply(name, entry, desired);
     }
 
     /// Applies the handout of a daemon's driver, which follows this version, to the daemon's tenants.
@@ -292,7 +294,11 @@ impl Handouts {
             held.checked = Instant::now();
         }
         self.keep_handout(&mut inner, daemon, version, handout);
-        self.apply_to_tenants(&mut inner, daemon, is_due);
+        self.apply_to_tenants(&mut inner, daemon);
+        drop(inner);
+        if is_due {
+            self.check_tenants(daemon);
+        }
     }
 
     /// Remembers the handout of a driver, and watches the control process whose socket is handed out.
@@ -310,6 +316,7 @@ impl Handouts {
             Handout::Open(control) if !is_alive(control.identity) => Handout::Wait,
             handout => handout,
         };
+        held.is_shown &= held.followed == version && held.handout == handout;
         held.followed = version;
         if held.handout == handout {
             return;
@@ -323,16 +330,17 @@ impl Handouts {
         held.handout = handout;
     }
 
-    /// Applies a daemon's handout to its directories: to all of them, or only to those that show another one.
-    fn apply_to_tenants(&self, inner: &mut HandoutState, daemon: &DaemonName, all: bool) {
+    /// Applies a daemon's handout to its directories that show another one.
+    fn apply_to_tenants(&self, inner: &mut HandoutState, daemon: &DaemonName) {
         let HandoutState { daemons, entries } = inner;
-        let Some(held) = daemons.get(daemon) else { return };
+        let Some(held) = daemons.get_mut(daemon).filter(|held| !held.is_shown) else { return };
         for (name, entry) in entries.iter_mut().filter(|(_, entry)| entry.daemon.as_ref() == Some(daemon)) {
             let desired = held.of_tenant(name);
-            if all || entry.shown != desired {
-                self.apply(name, entry, &desired);
+            if entry.shown != *desired {
+                self.apply(name, entry, desired);
             }
         }
+        held.is_shown = true;
     }
 
     /// Closes the tenants of a daemon whose control process is dead, unless that was done. Returns the time that closing them took.
@@ -343,8 +351,8 @@ impl Handouts {
         if !matches!(&held.handout, Handout::Open(control) if control.identity == identity) {
             return held.died.filter(|(died, _)| *died == identity).map(|(_, took)| took);
         }
-        held.handout = Handout::Wait;
-        self.apply_to_tenants(&mut inner, daemon, false);
+        (held.handout, held.is_shown) = (Handout::Wait, false);
+        self.apply_to_tenants(&mut inner, daemon);
         let took = noticed.elapsed();
         if let Some(held) = inner.daemons.get_mut(daemon) {
             held.died = Some((identity, took));
@@ -464,7 +472,7 @@ impl Handouts {
         directory::link(&socket, path, &self.unplaced().join(format!("link-{name}")))?;
         entry.queue.decide(ClientDecision::Forward(socket));
         entry.placed = None;
-        if entry.spare.is_none() && self.greeting.receiver_count() < 3 * SPARES {
+        if self.wants_spare(entry) {
             // If this fails, a placeholder is made when it is needed.
             entry.spare = Placeholder::bind(&self.spare(name), &entry.queue).ok();
         }
@@ -479,7 +487,7 @@ impl Handouts {
         path: &Path,
     ) -> Result<(), Blocker> {
         let decision = if *handout == Handout::Wait { ClientDecision::Wait } else { ClientDecision::Refuse };
-        let inode = fs::symlink_metadata(path.join(SOCKET)).ok().map(|it| (it.dev(), it.ino()));
+        let inode = directory::inode(&path.join(SOCKET));
         let in_place = entry.placed.as_ref().is_some_and(|placed| Some(placed.inode) == inode);
         if !in_place {
             let between = self.spare(name);

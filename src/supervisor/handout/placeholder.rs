@@ -13,6 +13,7 @@ use std::{fs, io};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::directory::{self, Inode};
 use crate::clock::Clock;
 use crate::domain::tenant::WaitingProcess;
 use crate::host::seqpacket::{Connection, Listener};
@@ -145,7 +146,7 @@ impl Drop for Listed<'_> {
 pub(super) struct Placeholder {
     retired: CancellationToken,
     /// Device and number of its socket's file.
-    pub(super) inode: (u64, u64),
+    pub(super) inode: Inode,
 }
 
 impl Placeholder {
@@ -155,18 +156,14 @@ impl Placeholder {
         let listener = Listener::bind(path)?;
         let retired = CancellationToken::new();
         tokio::spawn(serve(listener, queue.clone(), retired.clone()));
-        Ok(Self { retired, inode: inode(path)? })
+        let metadata = fs::symlink_metadata(path)?;
+        Ok(Self { retired, inode: (metadata.dev(), metadata.ino()) })
     }
 
     /// Returns true if the file at this path is its socket.
     pub(super) fn is_at(&self, path: &Path) -> bool {
-        inode(path).is_ok_and(|inode| inode == self.inode)
+        directory::inode(path) == Some(self.inode)
     }
-}
-
-fn inode(path: &Path) -> io::Result<(u64, u64)> {
-    let metadata = fs::symlink_metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
 }
 
 impl Drop for Placeholder {

@@ -1,5 +1,6 @@
 use std::cell::Cell;
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 
 use super::policy::{NO_OTHERS, NONE_DRAINING};
@@ -101,7 +102,7 @@ impl Host {
     }
 
     fn has_placeholder(&self, name: &str) -> bool {
-        let inode = fs::symlink_metadata(self.path(name).join(SOCKET)).ok().map(|it| (it.dev(), it.ino()));
+        let inode = directory::inode(&self.path(name).join(SOCKET));
         let inner = self.handouts.inner();
         let placed = inner.entries.get(&directory(name)).and_then(|entry| entry.placed.as_ref());
         placed.is_some_and(|placed| Some(placed.inode) == inode)

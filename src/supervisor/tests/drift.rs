@@ -36,7 +36,7 @@ async fn logged_change_is_repaired_at_once() {
             })
             .await;
         assert!(changed.elapsed() < Duration::from_millis(250), "{:?}", changed.elapsed());
-        let drift = seen.status.drift;
+        let drift = seen.status.drift.clone();
         assert!(!drift.present && drift.last_at.is_some());
         let [last] = drift.last.as_slice() else { panic!("{drift:?}") };
         assert_eq!(last.setting, "default active thread percentage");
@@ -77,7 +77,7 @@ async fn reported_drift_is_left_and_ends_readiness() {
     assert!(!ready.status && ready.message.contains(message), "{ready:?}");
     tokio::time::sleep(3 * POLL_INTERVAL).await;
     host.handle().fresh(TIMEOUT).await.expect("read");
-    let drift = host.observed().status.drift;
+    let drift = host.observed().status.drift.clone();
     assert_eq!((drift.present, drift.count, writes(&host)), (true, 1, written), "nothing of ours");
     host.publish(Desired { drift_policy: DriftPolicy::Repair, ..desired(2) });
     host.await_phase(Phase::Ready).await;
@@ -99,7 +99,7 @@ async fn change_behind_a_reading_is_not_written_over() {
     host.script.external(CHANGE);
     host.wait_for("both are noticed", |observed| observed.status.drift.last.len() == 2).await;
     tokio::time::sleep(POLL_INTERVAL).await;
-    let drift = host.observed().status.drift;
+    let drift = host.observed().status.drift.clone();
     let read: Vec<&str> = drift.last.iter().map(|one| one.read.as_str()).collect();
     assert_eq!((drift.present, read.as_slice()), (true, ["30.0", "1024 MiB"].as_slice()));
     assert_eq!(writing(), written, "nothing of ours");

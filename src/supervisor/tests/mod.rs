@@ -170,7 +170,7 @@ impl ScriptedHost {
     }
 
     fn condition(&self, kind: ConditionType) -> Option<Condition> {
-        self.observed().status.conditions.into_iter().find(|condition| condition.kind == kind)
+        self.observed().status.conditions.iter().find(|condition| condition.kind == kind).cloned()
     }
 
     fn log(&self, name: &str) -> PathBuf {

@@ -78,7 +78,7 @@ async fn fresh_polls_are_shared_by_all_waiters() {
         reader.await.expect("no panic");
     }
     for reader in second {
-        let effective = reader.await.expect("no panic").status.effective.expect("read");
+        let effective = reader.await.expect("no panic").status.effective.clone().expect("read");
         assert!(effective.observed_at > requested, "a poll that began after the request");
     }
     assert_eq!(host.script.sessions().len(), before + 2);
@@ -91,7 +91,7 @@ async fn stopped_daemon_is_read_without_session() {
     host.await_phase(Phase::Stopped).await;
     let (sessions, began) = (host.script.sessions().len(), Instant::now());
     let seen = host.handle().fresh(TIMEOUT).await.expect("known");
-    assert_eq!((seen.status.effective, seen.clients.len()), (None, 0));
+    assert_eq!((seen.status.effective.clone(), seen.clients.len()), (None, 0));
     assert!(began.elapsed() <= LATE && host.script.sessions().len() == sessions);
 }
 

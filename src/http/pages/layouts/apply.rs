@@ -1,5 +1,7 @@
 //! Applying a layout to a daemon: the plan as a diff, then the request. Also asserting it.
 
+use std::time::Duration;
+
 use askama::Template;
 
 use super::plan_picture::PlanPicture;
@@ -140,7 +142,11 @@ async fn planned(call: &Call, name: LayoutName, form: &Form, error: Option<Servi
         // A version is only planned on request.
     } else if let Some(daemon) = &daemon {
         roles = places.roles(&name, &version.layout, daemon, form);
-        match app.service.plan_layout(ctx, &name, &places.target(&version, daemon, form)).await {
+        match app
+            .service
+            .plan_layout(ctx, &name, &places.target(&version, daemon, form), Duration::ZERO)
+            .await
+        {
             Ok(planned) => plan = Some(planned),
             Err(error) => refusal = Some(error),
         }

@@ -3,6 +3,8 @@
 //! Nothing is stored before the form is saved. A script requests the part beside the text as its user types, and without one the button
 //! Check shows it.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::response::Response;
 use serde::Deserialize;
@@ -26,6 +28,9 @@ use crate::service::layouts::{LayoutRequest, LayoutTarget, LayoutView};
 use crate::service::{ServiceError, WriteOptions};
 
 /// A layout as the form submits it.
+/// Age of the poll that a plan beside the editor may be of: each pause in typing would poll the daemon.
+const PLANNED_ON: Duration = Duration::from_secs(5);
+
 #[derive(Deserialize)]
 pub(super) struct EditedLayout {
     text: String,
@@ -151,7 +156,7 @@ async fn plan(
     let view = places.daemon(daemon.as_str(), layout.enforcement)?;
     let gpu_map = gpu_map(&places.roles(&name, &layout, view, form));
     let target = LayoutTarget { daemon, version: None, gpu_map, layout: Some(layout) };
-    let planned = app.service.plan_layout(ctx, &name, &target).await;
+    let planned = app.service.plan_layout(ctx, &name, &target, PLANNED_ON).await;
     Some(planned.map_err(|error| FormErrors::of(Problem::of(error, &ctx.actor), &[]).whole.join("; ")))
 }
 

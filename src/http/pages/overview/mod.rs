@@ -131,7 +131,7 @@ pub(super) async fn show(call: Call) -> Reply {
     let events = call.newest_events(filter, EVENTS).await?;
     let banner = Banner::of(&call, IncidentFilter::default()).await?;
     let mut attention = attention::all(&call, &daemons, &gpus, &banner).await?;
-    let tenants = app.service.tenants(ctx, &TenantFilter::default(), &Page::first(MAX_LIMIT)).await?.items;
+    let tenants = app.service.tenants(ctx, &TenantFilter::default(), &Page::first(MAX_LIMIT)).await?;
     attention.extend(tenants::of_tenants(&daemons, &tenants));
     attention.sort_by_key(|item| item.tone);
     let under_way = under_way(&call, None).await?;

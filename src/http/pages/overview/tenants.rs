@@ -7,20 +7,29 @@ use crate::domain::count::enumerated;
 use crate::http::pages::daemons::DaemonSummary;
 use crate::http::pages::format::Tone;
 use crate::http::pages::frame::PageLink;
+use crate::service::page::Paged;
 use crate::service::tenants::TenantView;
 
-/// The conditions of tenants that need attention, once for all tenants of a daemon that have them.
-pub(super) fn of_tenants(daemons: &[DaemonSummary], tenants: &[TenantView]) -> Vec<Attention> {
+/// The conditions of tenants that need attention, once for all tenants of a daemon that have them; and that there are tenants of whom
+/// this was not looked up.
+pub(super) fn of_tenants(daemons: &[DaemonSummary], tenants: &Paged<TenantView>) -> Vec<Attention> {
     let daemons = daemons.iter().map(|row| {
         let conditions = row.daemon.status.as_ref().map_or(&[][..], |status| &status.conditions);
         (&row.daemon.name, conditions)
     });
-    let tenants = tenants.iter();
     let items = attention_items(
         daemons,
-        tenants.map(|tenant| (&tenant.name, &tenant.spec.daemon, &tenant.status.conditions[..])),
+        tenants.items.iter().map(|tenant| (&tenant.name, &tenant.spec.daemon, &tenant.status.conditions[..])),
     );
-    items.iter().filter(|item| !item.tenants.is_empty()).map(attention).collect()
+    let looked_up = tenants.items.len();
+    let last = tenants.items.last().filter(|_| tenants.next_cursor.is_some());
+    let rest = last.map(|last| Attention {
+        tone: Tone::Quiet,
+        what: format!("Only the first {looked_up} tenants were looked up"),
+        why: format!("the tenants after {} may need attention too: their list shows it", last.name),
+        remedy: PageLink::new("/tenants", "Show tenants"),
+    });
+    items.iter().filter(|item| !item.tenants.is_empty()).map(attention).chain(rest).collect()
 }
 
 fn attention(item: &AttentionItem<'_>) -> Attention {

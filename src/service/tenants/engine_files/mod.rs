@@ -28,6 +28,7 @@ use crate::domain::resolution::Resolved;
 use crate::domain::tenant::Tenant;
 use crate::domain::{DaemonName, TenantDirectory, TenantName};
 use crate::service::tenants::EnvironmentView;
+use crate::service::tenants::provisioning::share_basis;
 use crate::service::{Backend, Result};
 use crate::store::StoreError;
 use crate::supervisor::ClientDirectory;
@@ -186,15 +187,18 @@ impl Backend {
             return Ok(EngineFiles::default());
         }
         let gpus = self.held_gpus().await?;
-        let pairs: Vec<(&Tenant, &Daemon)> =
-            handed_out.iter().map(|(tenant, daemon, _)| (*tenant, *daemon)).collect();
-        let blockers = self.tenant_blockers(pairs.into_iter()).await?;
+        let shown: Vec<&Tenant> = handed_out.iter().map(|(tenant, ..)| *tenant).collect();
+        let of_daemons: Vec<&Daemon> = daemons.iter().collect();
+        let blockers = self.tenant_blockers(&shown, &of_daemons).await?;
+        let of_daemon: BTreeMap<&DaemonName, _> =
+            daemons.iter().map(|daemon| (&daemon.name, share_basis(daemon, tenants, &gpus))).collect();
         // A tenant's own name is its device, whether or not it is handed out now.
         let mut names: BTreeSet<String> = tenants.iter().map(|tenant| tenant.name.to_string()).collect();
         let (mut devices, mut environments, mut generations) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let (mut listed, now) = (BTreeSet::new(), self.parts.clock.unix_ms());
         for (tenant, daemon, directory) in handed_out {
-            let Ok(resolved) = self.resolved(tenant, daemon, tenants, &gpus) else { continue };
+            let Some(Ok(basis)) = of_daemon.get(&daemon.name) else { continue };
+            let Ok(resolved) = self.resolved(tenant, daemon, basis.as_ref(), &gpus) else { continue };
             let Ok(placement) = self.placement(tenant, &resolved, daemon.generation) else { continue };
             if tenant.is_closed(now) || blockers.refusal(tenant, daemon, &placement).is_some() {
                 continue;

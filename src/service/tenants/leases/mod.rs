@@ -154,11 +154,11 @@ impl Backend {
         let gpus = self.held_gpus().await?;
         let tenants = self.stored_tenants().await?;
         let basis = share_basis(&before, &tenants, &gpus)?;
-        let resolved = self.resolved(&tenant, &before, &tenants, &gpus)?;
+        let resolved = self.resolved(&tenant, &before, basis.as_ref(), &gpus)?;
         let placement = self.placement(&tenant, &resolved, before.generation)?;
         self.refuse_foreign_occupants(&tenant, &placement, Some(holder)).await?;
         let environment = self.environment_of(&tenant, &resolved, &placement, &gpus)?;
-        let mut of_daemon = self.attributed().await?;
+        let mut of_daemon = self.attributed().await?.to_vec();
         let clients = families_of(&of_daemon, &name);
         of_daemon.retain(|client| client.daemon == tenant.spec.daemon);
         let ceiling = self.parts.fleet.context().capability.client_ceiling();

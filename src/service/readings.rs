@@ -1,0 +1,40 @@
+//! Readings of the host that everything on one page shares.
+//!
+//! A page asks for the GPUs a dozen times, and each time the driver and the database are asked, on other threads. Within
+//! [`once_each`] the first answer holds: the page costs less, and all of it shows the same moment.
+
+use std::sync::Arc;
+
+use tokio::sync::OnceCell;
+
+use super::Result;
+use super::host::GpuView;
+use crate::domain::gpu::Gpu;
+
+tokio::task_local! {
+    static READINGS: Arc<Readings>;
+}
+
+/// What was read so far.
+#[derive(Default)]
+pub(super) struct Readings {
+    pub(super) held_gpus: OnceCell<Vec<Gpu>>,
+    pub(super) gpu_views: OnceCell<Vec<GpuView>>,
+    pub(super) simulated: OnceCell<Option<String>>,
+}
+
+/// Does work that only reads, and for which each reading is made once.
+pub async fn once_each<T>(work: impl Future<Output = T>) -> T {
+    READINGS.scope(Arc::default(), work).await
+}
+
+/// Returns a reading: the one that was made before, if there is one.
+pub(super) async fn once<T: Clone>(
+    of: impl FnOnce(&Readings) -> &OnceCell<T>,
+    read: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    match READINGS.try_with(Arc::clone) {
+        Ok(readings) => of(&readings).get_or_try_init(|| read).await.cloned(),
+        Err(_) => read.await,
+    }
+}
