@@ -1,4 +1,4 @@
-//! Readings of the host that everything on one page shares.
+//! PageReadings of the host that everything on one page shares.
 //!
 //! A page asks for the GPUs a dozen times, and each time the driver and the database are asked, on other threads. Within
 //! [`once_each`] the first answer holds: the page costs less, and all of it shows the same moment.
@@ -8,16 +8,16 @@ use std::sync::Arc;
 use tokio::sync::OnceCell;
 
 use super::Result;
-use super::host::GpuView;
+use super::host::gpu_view::GpuView;
 use crate::domain::gpu::Gpu;
 
 tokio::task_local! {
-    static READINGS: Arc<Readings>;
+    static READINGS: Arc<PageReadings>;
 }
 
 /// What was read so far.
 #[derive(Default)]
-pub(super) struct Readings {
+pub(super) struct PageReadings {
     pub(super) held_gpus: OnceCell<Vec<Gpu>>,
     pub(super) gpu_views: OnceCell<Vec<GpuView>>,
     pub(super) simulated: OnceCell<Option<String>>,
@@ -30,7 +30,7 @@ pub async fn once_each<T>(work: impl Future<Output = T>) -> T {
 
 /// Returns a reading: the one that was made before, if there is one.
 pub(super) async fn once<T: Clone>(
-    of: impl FnOnce(&Readings) -> &OnceCell<T>,
+    of: impl FnOnce(&PageReadings) -> &OnceCell<T>,
     read: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     match READINGS.try_with(Arc::clone) {

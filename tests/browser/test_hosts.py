@@ -1,6 +1,8 @@
 """Several hosts: saved, compared, made ready for a layout and given it."""
 
 import re
+import socket
+import time
 
 import pytest
 from playwright.sync_api import expect
@@ -10,6 +12,8 @@ from pages import clear, save_host
 from test_layouts_on_daemons import OTHER_DIE
 from test_operations import follow
 
+# Longest wait for another host, of which nothing is left the second time.
+WAITED_FOR_S = 5
 STEPS = [{"add": {"gpu": 1, "partition": name, "chunks": chunks}} for name, chunks in [("web", 7), ("batch", 5), ("spare", 1)]]
 
 
@@ -118,6 +122,14 @@ def test_difference_and_silence_are_shown(hosts, visitor):
     save(page, "gpu03", "http://127.0.0.1:9", "secret")
     expect(row_of(page, "gpu03")).to_contain_text("cannot be reached")
     visit.accessible()
+    # One that takes connections and never answers is waited for once.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        save(page, "gpu04", f"http://127.0.0.1:{silent.getsockname()[1]}", "secret")
+        expect(row_of(page, "gpu04")).to_contain_text("did not answer")
+        began = time.monotonic()
+        page.goto("/hosts")
+        expect(row_of(page, "gpu04")).to_contain_text("did not answer")
+        assert time.monotonic() - began < WAITED_FOR_S
     row_of(page, "gpu03").get_by_role("link", name="Remove").click()
     page.get_by_role("button", name="Remove gpu03").click()
     expect(page.get_by_role("rowheader", name="gpu03")).to_have_count(0)

@@ -1,29 +1,63 @@
 //! Comparison of a layout on daemons of two hosts.
 
-use super::status::{LayoutState, LayoutStatus, PartitionStatus};
-use crate::{DaemonName, LayoutName, PartitionId, PartitionName};
+use serde::Deserialize;
 
-/// A layout on a daemon of a host.
+use super::status::{LayoutState, LayoutStatus, PartitionStatus};
+use crate::{DaemonName, LayoutName, PartitionId, PartitionName, ThreadPercentage};
+
+/// A layout on a daemon of a host, which may run another version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldLayout {
     /// The daemon.
     pub daemon: DaemonName,
     /// The layout's name.
     pub name: LayoutName,
-    /// Its observed state.
-    pub status: LayoutStatus,
+    /// Its observed state; `None` for one that this version does not know.
+    pub state: Option<LayoutState>,
+    /// Its partitions.
+    pub partitions: Vec<HeldPartition>,
+}
+
+/// A partition of a daemon of a host.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct HeldPartition {
+    /// Its name.
+    pub partition: PartitionName,
+    /// Its ID; `None` where it is not handed out, or has none.
+    #[serde(default)]
+    pub id: Option<PartitionId>,
+    /// Its chunks.
+    pub chunks: u32,
+    /// Its SMs, where they are known.
+    #[serde(default)]
+    pub sms: Option<u32>,
+    /// The thread percentage of its tenants, where it is not static.
+    #[serde(default)]
+    pub percentage: Option<ThreadPercentage>,
 }
 
 impl HeldLayout {
     /// Returns the layout of a daemon; `None` where it has none.
     pub fn of(daemon: &DaemonName, status: Option<&LayoutStatus>) -> Option<Self> {
         let status = status?;
-        Some(Self { daemon: daemon.clone(), name: status.name.clone()?, status: status.clone() })
+        let partition = |status: &PartitionStatus| HeldPartition {
+            partition: status.partition.clone(),
+            id: status.id.clone(),
+            chunks: status.chunks,
+            sms: status.sms,
+            percentage: status.percentage,
+        };
+        Some(Self {
+            daemon: daemon.clone(),
+            name: status.name.clone()?,
+            state: Some(status.state),
+            partitions: status.partitions.iter().map(partition).collect(),
+        })
     }
 
     /// Returns true if it is as it was applied.
     pub fn is_in_force(&self) -> bool {
-        self.status.state == LayoutState::Applied
+        self.state == Some(LayoutState::Applied)
     }
 }
 
@@ -40,14 +74,14 @@ pub struct ComparedPartition {
     /// Its name.
     pub name: PartitionName,
     /// The partition on each daemon; `None` where it does not exist.
-    pub sides: [Option<PartitionStatus>; 2],
+    pub sides: [Option<HeldPartition>; 2],
 }
 
 impl LayoutComparison {
     /// Compares the partitions of two daemons by their names.
-    pub fn of(first: &LayoutStatus, second: &LayoutStatus) -> Self {
-        let partition = |status: &LayoutStatus, name: &PartitionName| {
-            status.partitions.iter().find(|one| one.partition == *name).cloned()
+    pub fn of(first: &HeldLayout, second: &HeldLayout) -> Self {
+        let partition = |held: &HeldLayout, name: &PartitionName| {
+            held.partitions.iter().find(|one| one.partition == *name).cloned()
         };
         let mut names: Vec<&PartitionName> = Vec::new();
         for one in first.partitions.iter().chain(&second.partitions) {
@@ -85,7 +119,7 @@ impl ComparedPartition {
     pub fn is_same(&self) -> bool {
         let [Some(first), Some(second)] = &self.sides else { return false };
         let is_known = first.id.is_some() || first.percentage.is_some();
-        let facts = |side: &PartitionStatus| (side.chunks, side.id.clone(), side.percentage);
+        let facts = |side: &HeldPartition| (side.chunks, side.id.clone(), side.percentage);
         is_known && facts(first) == facts(second)
     }
 
@@ -101,20 +135,16 @@ mod tests {
 
     use super::*;
 
-    fn held(partitions: &[(&str, u32, Option<&str>)]) -> LayoutStatus {
-        let partition = |(name, chunks, id): &(&str, u32, Option<&str>)| {
-            json!({
-                "partition": name, "gpu": "GPU-514466a0-8e68-f857-9f73-e438010e48cb", "id": id, "expected": id, "chunks": chunks,
-                "sms": chunks * 8, "tenants": [],
-            })
-        };
-        let partitions: Vec<_> = partitions.iter().map(partition).collect();
-        serde_json::from_value(json!({
-            "name": "web_prod", "version": 1, "enforcement": "static", "state": "applied", "generation": 1,
-            "partitions": partitions, "drift": [], "not_repaired": null, "degraded": [], "failure": null,
-            "executed_steps": [], "ran_at": null, "duration_us": null,
-        }))
-        .expect("a status")
+    fn held(partitions: &[(&str, u32, Option<&str>)]) -> HeldLayout {
+        let partition = |(name, chunks, id): &(&str, u32, Option<&str>)| json!({ "partition": name, "id": id, "chunks": chunks, "a_later_version": "has more" });
+        let partitions =
+            partitions.iter().map(|one| serde_json::from_value(partition(one)).expect("a partition"));
+        HeldLayout {
+            daemon: DaemonName::parse("gpu0").expect("a name"),
+            name: LayoutName::parse("web_prod").expect("a name"),
+            state: Some(LayoutState::Applied),
+            partitions: partitions.collect(),
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Reads and changes there are those that the token allows; the audit log of that host names the token.
 
+mod answers;
 mod reading;
 pub mod remote;
 mod replaying;
@@ -72,7 +73,7 @@ impl Service {
             store::saved_hosts::put(db, &host, &sealed).await?;
             Ok(((), TransactionEnd::Commit))
         })?;
-        backend.others.forget().await;
+        backend.others.forget();
         Ok(())
     }
 
@@ -88,7 +89,7 @@ impl Service {
             }
             Ok(((), TransactionEnd::Commit))
         })?;
-        backend.others.forget().await;
+        backend.others.forget();
         Ok(())
     }
 

@@ -1,9 +1,11 @@
 //! Replays of a layout of this host on others: which of them are ready for it, what would make one ready, and the replay itself.
 
 use futures_util::future::join_all;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::answers::{RemoteDaemon, RemoteGpu, RemoteReplayAccepted};
 use super::remote::{LONGEST, RemoteError, RemoteHost, RemoteList, no_answer};
 use super::{NO_TOKEN, target};
 use crate::domain::access::Right;
@@ -12,15 +14,12 @@ use crate::domain::daemon::Mode;
 use crate::domain::layout::comparison::{HeldLayout, LayoutComparison};
 use crate::domain::layout::document::Document;
 use crate::domain::layout::replay::Replay;
+use crate::domain::layout::status::LayoutStatus;
 use crate::domain::layout::{Enforcement, VersionRef};
-use crate::domain::operation::Operation;
 use crate::domain::saved_host::SavedHost;
 use crate::domain::{DaemonName, HostName, LayoutName};
 use crate::service::access::context::RequestContext;
-use crate::service::daemons::DaemonView;
 use crate::service::error::conflict;
-use crate::service::host::GpuView;
-use crate::service::layouts::replays::ReplayAccepted;
 use crate::service::{Result, Service};
 use crate::store::{TransactionEnd, transact};
 
@@ -54,12 +53,14 @@ pub struct Preparation {
 struct LayoutInForce {
     document: Document,
     here: HeldLayout,
+    enforcement: Enforcement,
+    version: VersionRef,
 }
 
 impl LayoutInForce {
     /// The mode that a daemon needs for it.
     fn mode(&self) -> Mode {
-        match self.here.status.enforcement {
+        match self.enforcement {
             Enforcement::Static => Mode::Static,
             Enforcement::Percentage => Mode::Shared,
         }
@@ -72,17 +73,11 @@ impl LayoutInForce {
         (recorded.or(entry.sku.as_deref()), entry.layout().roles().len())
     }
 
-    fn version(&self) -> VersionRef {
-        VersionRef { name: self.here.name.clone(), version: self.here.status.version.unwrap_or_default() }
-    }
-
     /// Returns the daemons of another host that it could be replayed on: those in the right mode, first the one of the same name and those
     /// without a layout; a few.
-    fn targets<'d>(&self, daemons: &'d [DaemonView]) -> Vec<&'d DaemonView> {
-        let mut fit: Vec<&DaemonView> = daemons
-            .iter()
-            .filter(|daemon| daemon.spec.mode == self.mode() && !daemon.spec.is_observed())
-            .collect();
+    fn targets<'d>(&self, daemons: &'d [RemoteDaemon]) -> Vec<&'d RemoteDaemon> {
+        let mut fit: Vec<&RemoteDaemon> =
+            daemons.iter().filter(|daemon| daemon.spec.is_in(self.mode()) && daemon.is_managed()).collect();
         fit.sort_by_key(|daemon| (daemon.name != self.here.daemon, daemon.spec.layout.is_some()));
         fit.truncate(MOST_TARGETS);
         fit
@@ -127,7 +122,7 @@ impl Service {
         };
         remote.put(&change, false).await.map_err(|error| error.on(host))?;
         transact!(backend, write(&permit), |_db| Ok(((), TransactionEnd::Commit)))?;
-        backend.others.forget().await;
+        backend.others.forget();
         Ok(())
     }
 
@@ -149,12 +144,12 @@ impl Service {
         // The other host refuses what has changed since its outlook was shown.
         let request = Some(layout.request(target));
         let (accepted, _) =
-            remote.send::<ReplayAccepted>("POST", "/replays", request, None).await.map_err(on)?;
-        let permit = permit.applying(&layout.version(), target);
+            remote.send::<RemoteReplayAccepted>("POST", "/replays", request, None).await.map_err(on)?;
+        let permit = permit.applying(&layout.version, target);
         transact!(backend, write(&permit), |_db| Ok(((), TransactionEnd::Commit)))?;
         let ended = format!("/operations/{}?wait_s=5", accepted.operation.id);
-        remote.get::<Operation>(&ended).await.map_err(on)?;
-        backend.others.forget().await;
+        remote.get::<IgnoredAny>(&ended).await.map_err(on)?;
+        backend.others.forget();
         remote.get(&format!("/replays/{}", accepted.replay)).await.map_err(on)
     }
 
@@ -177,12 +172,13 @@ impl Service {
         daemon: &DaemonName,
     ) -> Result<LayoutInForce> {
         let document = self.export_layout(ctx, name, daemon).await?;
-        let status = self.daemon(ctx, daemon, false).await?.status;
-        let here = HeldLayout::of(daemon, status.as_ref().and_then(|status| status.layout.as_ref()));
-        let here = here.filter(|here| here.name == *name).ok_or_else(|| {
-            conflict!("daemon {daemon} does not have layout {name} now: apply it there first")
-        })?;
-        Ok(LayoutInForce { document, here })
+        let layout = self.daemon(ctx, daemon, false).await?.status.and_then(|status| status.layout);
+        let here = HeldLayout::of(daemon, layout.as_ref()).filter(|here| here.name == *name);
+        let version = layout.as_ref().and_then(LayoutStatus::version_ref);
+        let (Some(here), Some(layout), Some(version)) = (here, layout, version) else {
+            return Err(conflict!("daemon {daemon} does not have layout {name} now: apply it there first"));
+        };
+        Ok(LayoutInForce { document, here, enforcement: layout.enforcement, version })
     }
 }
 
@@ -205,12 +201,11 @@ impl RemoteHost<'_> {
     async fn outlook(&self, layout: &LayoutInForce) -> Result<ReplayOutlook, RemoteError> {
         let daemons = self.daemons().await?;
         for daemon in &daemons {
-            let held = daemon.status.as_ref().and_then(|status| status.layout.as_ref());
-            let Some(there) = HeldLayout::of(&daemon.name, held) else { continue };
+            let Some(there) = daemon.layout() else { continue };
             if there.name != layout.here.name || !there.is_in_force() {
                 continue;
             }
-            let comparison = LayoutComparison::of(&layout.here.status, &there.status);
+            let comparison = LayoutComparison::of(&layout.here, &there);
             if comparison.is_same() {
                 return Ok(ReplayOutlook::Same(there.daemon, comparison.words()));
             }
@@ -235,12 +230,12 @@ impl RemoteHost<'_> {
     async fn preparation(
         &self,
         layout: &LayoutInForce,
-        daemons: &[DaemonView],
+        daemons: &[RemoteDaemon],
     ) -> Result<ReplayOutlook, RemoteError> {
         let (sku, count) = layout.gpus();
-        let gpus = self.get::<RemoteList<GpuView>>("/gpus").await?.items;
+        let gpus = self.get::<RemoteList<RemoteGpu>>("/gpus").await?.items;
         let of_product = || gpus.iter().filter(|gpu| gpu.present && gpu.name.as_deref() == sku);
-        let free: Vec<&GpuView> = of_product().filter(|gpu| gpu.daemon.is_none()).take(count).collect();
+        let free: Vec<&RemoteGpu> = of_product().filter(|gpu| gpu.daemon.is_none()).take(count).collect();
         let (own, mode) = (&layout.here.daemon, layout.mode());
         let is_taken = daemons.iter().any(|daemon| daemon.name == *own);
         let change = if free.len() == count && !is_taken {
@@ -252,12 +247,12 @@ impl RemoteHost<'_> {
                 if_match: None,
             }
         } else {
-            let holds = |daemon: &&DaemonView| {
-                if daemon.spec.mode == mode {
+            let holds = |daemon: &&RemoteDaemon| {
+                if daemon.spec.is_in(mode) {
                     return false;
                 }
                 let held = daemon.spec.gpus.iter().filter(|uuid| of_product().any(|gpu| gpu.uuid == **uuid));
-                held.count() >= count && !daemon.spec.is_observed()
+                held.count() >= count && daemon.is_managed()
             };
             let mut holders = daemons.iter().filter(holds);
             let named = holders.clone().find(|daemon| daemon.name == *own);

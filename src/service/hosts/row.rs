@@ -1,10 +1,12 @@
 //! Hosts beside each other, as they were read last.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::domain::HostName;
 use crate::domain::layout::comparison::HeldLayout;
 use crate::domain::saved_host::SavedHost;
 
@@ -43,27 +45,57 @@ pub struct HostReading {
     pub layouts: Vec<HeldLayout>,
 }
 
-/// The last reading of the other hosts.
+/// The last readings of the other hosts.
 #[derive(Debug, Default)]
-pub(in crate::service) struct OtherHosts(Mutex<Option<(Instant, Vec<HostState>)>>);
+pub(in crate::service) struct OtherHosts(Mutex<Readings>);
+
+#[derive(Debug, Default)]
+struct Readings {
+    /// Number of times that all were forgotten.
+    changes: u64,
+    hosts: BTreeMap<HostName, (Instant, Result<HostReading, String>)>,
+    /// Of each host, the turn to read it.
+    turns: BTreeMap<HostName, Arc<tokio::sync::Mutex<()>>>,
+}
+
+/// A reading that was made before.
+pub(super) struct Kept {
+    pub(super) reading: Result<HostReading, String>,
+    /// True if it is used as it is.
+    pub(super) is_fresh: bool,
+}
 
 impl OtherHosts {
-    /// Forgets the reading, after something was changed.
-    pub(super) async fn forget(&self) {
-        *self.0.lock().await = None;
+    /// Forgets the readings, after something was changed.
+    pub(super) fn forget(&self) {
+        let mut readings = self.readings();
+        *readings = Readings { changes: readings.changes + 1, ..Readings::default() };
     }
 
-    /// Returns the reading, which is made again where it is too old: by one caller, while the others wait for it.
-    pub(super) async fn read<E>(
-        &self,
-        again: impl Future<Output = Result<Vec<HostState>, E>>,
-    ) -> Result<Vec<HostState>, E> {
-        let mut kept = self.0.lock().await;
-        if let Some((_, rows)) = kept.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
-            return Ok(rows.clone());
+    /// Returns the number of times that the readings were forgotten.
+    pub(super) fn changes(&self) -> u64 {
+        self.readings().changes
+    }
+
+    pub(super) fn kept(&self, host: &HostName) -> Option<Kept> {
+        let (at, reading) = self.readings().hosts.get(host).cloned()?;
+        Some(Kept { reading, is_fresh: at.elapsed() < FRESH })
+    }
+
+    /// Keeps a reading, unless the readings were forgotten since it began.
+    pub(super) fn keep(&self, host: HostName, since: u64, reading: Result<HostReading, String>) {
+        let mut readings = self.readings();
+        if readings.changes == since {
+            readings.hosts.insert(host, (Instant::now(), reading));
         }
-        let rows = again.await?;
-        *kept = Some((Instant::now(), rows.clone()));
-        Ok(rows)
+    }
+
+    /// Returns the turn to read a host: one caller reads, and the others wait for it.
+    pub(super) fn turn(&self, host: &HostName) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(self.readings().turns.entry(host.clone()).or_default())
+    }
+
+    fn readings(&self) -> MutexGuard<'_, Readings> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

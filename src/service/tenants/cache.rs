@@ -9,8 +9,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::domain::GpuUuid;
 use crate::domain::daemon::Daemon;
 use crate::domain::tenant::Tenant;
-use crate::service::host::LimitSum;
 use crate::service::tenants::client_view::ClientView;
+
+/// The sum of the memory limits of tenants on a GPU, in bytes, and the number of tenants without one.
+pub(in crate::service) type LimitSum = (u64, usize);
 
 /// The values cached between commits.
 #[derive(Debug, Default)]

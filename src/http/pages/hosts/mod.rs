@@ -18,6 +18,7 @@ use super::{refusal, rendered};
 use crate::domain::access::Right;
 use crate::domain::layout::comparison::{HeldLayout, LayoutComparison};
 use crate::domain::layout::replay::Replay;
+use crate::domain::layout::status::LayoutState;
 use crate::domain::saved_host::SavedHost;
 use crate::domain::{DaemonName, HostName, LayoutName};
 use crate::http::extract::{Call, Path, Query};
@@ -72,7 +73,7 @@ impl LayoutCell {
 
     /// The state, unless the layout is in force.
     fn state(&self) -> Option<Badge> {
-        (!self.held.is_in_force()).then(|| Badge::of(self.held.status.state.as_str()))
+        (!self.held.is_in_force()).then(|| Badge::of(self.held.state.map_or("unknown", LayoutState::as_str)))
     }
 }
 
@@ -131,7 +132,7 @@ fn cells(row: &HostState, layout: &LayoutName, first: Option<&(String, HeldLayou
                 "/hosts/-/compare?layout={layout}&from={host}&from_daemon={}&to={key}&to_daemon={}",
                 one.daemon, held.daemon
             );
-            (LayoutComparison::of(&one.status, &held.status), page)
+            (LayoutComparison::of(one, &held), page)
         });
         LayoutCell { held, compared }
     };
@@ -184,7 +185,7 @@ async fn compare(call: Call, RawQuery(query): RawQuery) -> Reply {
     }
     // A replay that found a difference was undone: there is nothing to compare, but its result.
     let both = first.held.as_ref().zip(second.held.as_ref());
-    let comparison = both.map(|(one, other)| LayoutComparison::of(&one.status, &other.status));
+    let comparison = both.map(|(one, other)| LayoutComparison::of(one, other));
     let frame = call.frame(Section::Hosts, title).await;
     let is_over = replay.as_ref().is_some_and(|replay| replay.finished_at.is_some());
     let frame = if is_over { frame } else { frame.live() };
