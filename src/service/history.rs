@@ -148,7 +148,7 @@ impl Backend {
         };
         lines.retain(|line, _| of.has(line));
         // The present values, so that a chart agrees with the figures beside it. A tenant that is not among them has nothing.
-        let mut present = self.present_samples().await?;
+        let mut present = self.present_samples(&self.held_now().await?);
         for line in lines.keys().filter(|line| line.tenant.is_some()) {
             present.entry(line.clone()).or_insert(0.0);
         }
@@ -160,13 +160,17 @@ impl Backend {
         Ok(lines)
     }
 
-    /// Returns the use of each tenant and the vitals of the GPUs, by the last polls.
-    async fn present_samples(&self) -> Result<Samples> {
+    /// Returns the samples of now: of the use of tenants, and of the vitals at the last poll of the GPUs.
+    fn present_samples(&self, held: &BTreeMap<TenantName, HeldByTenant>) -> Samples {
         let vitals =
             if self.parts.inventory.live() { Arc::clone(&self.vitals.borrow()) } else { Arc::default() };
+        samples(held, &vitals)
+    }
+
+    /// Returns the use of each tenant, by the last polls of the daemons.
+    async fn held_now(&self) -> Result<BTreeMap<TenantName, HeldByTenant>> {
         let mut held: BTreeMap<TenantName, HeldByTenant> = BTreeMap::new();
-        let clients = self.attributed().await?;
-        for client in clients.iter() {
+        for client in self.attributed().await?.iter() {
             let Some(tenant) = &client.tenant else { continue };
             let held = held.entry(tenant.clone()).or_default();
             held.clients += 1;
@@ -176,7 +180,7 @@ impl Backend {
                 *memory = memory.saturating_add(on_gpu.used_bytes.unwrap_or(0));
             }
         }
-        Ok(samples(&held, &vitals))
+        Ok(held)
     }
 
     /// Records the usage of tenants and the vitals of GPUs every few seconds, forever, and stores each period that has ended.
@@ -191,12 +195,11 @@ impl Backend {
         loop {
             timer.tick().await;
             let now = self.parts.clock.unix_ms();
-            match self.present_samples().await {
-                Ok(present) => self.recent.history().record(now, present),
-                Err(error) => {
-                    tracing::warn!(%error, "the clients of the tenants are not known: the history has a gap");
-                }
-            }
+            let held = self.held_now().await.unwrap_or_else(|error| {
+                tracing::debug!(%error, "the history of the tenants has a gap");
+                BTreeMap::new()
+            });
+            self.recent.history().record(now, self.present_samples(&held));
             let ended: Vec<_> = ended_periods(stored_until, now).collect();
             stored_until = now;
             self.store_periods(ended).await;

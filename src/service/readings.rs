@@ -1,4 +1,4 @@
-//! PageReadings of the host that everything on one page shares.
+//! Readings of the host that everything on one page shares.
 //!
 //! A page asks for the GPUs a dozen times, and each time the driver and the database are asked, on other threads. Within
 //! [`once_each`] the first answer holds: the page costs less, and all of it shows the same moment.
@@ -36,5 +36,25 @@ pub(super) async fn once<T: Clone>(
     match READINGS.try_with(Arc::clone) {
         Ok(readings) => of(&readings).get_or_try_init(|| read).await.cloned(),
         Err(_) => read.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_page_reads_once_and_the_next_again() {
+        let count = AtomicU32::new(0);
+        let read = async || {
+            let made = async { Ok(Some((count.fetch_add(1, Ordering::Relaxed) + 1).to_string())) };
+            once(|readings| &readings.simulated, made).await.expect("read")
+        };
+        let number = |number: u32| Some(number.to_string());
+        assert_eq!(once_each(async { (read().await, read().await) }).await, (number(1), number(1)));
+        assert_eq!(once_each(read()).await, number(2));
+        assert_eq!((read().await, read().await), (number(3), number(4)), "outside a page");
     }
 }

@@ -7,7 +7,7 @@ use crate::domain::HostName;
 use crate::domain::saved_host::{HostUrl, SavedHost};
 
 /// A row: the host, and its encrypted token.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SavedHostRow {
     /// The host.
     pub host: SavedHost,

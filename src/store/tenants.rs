@@ -83,10 +83,17 @@ pub async fn candidates(db: &mut Db, daemon: &DaemonName) -> Result<Vec<Candidat
     Ok(candidates.fetch_all(db).await?)
 }
 
-/// The tenants that operations hold.
-pub async fn held(db: &mut Db) -> Result<Vec<String>> {
-    Ok(sqlx::query_scalar!("SELECT name FROM tenants WHERE held_by IS NOT NULL").fetch_all(db).await?)
+/// What changes of a tenant without its daemon's generation: that an operation holds it, and that it is finished. In the order of names.
+pub async fn marks(db: &mut Db) -> Result<Vec<TenantMark>> {
+    let query = sqlx::query!(
+        r#"SELECT name AS "name!: AsText<TenantName>", held_by IS NOT NULL AS "held: bool", finished AS "finished: bool"
+           FROM tenants WHERE held_by IS NOT NULL OR finished ORDER BY name"#
+    );
+    Ok(query.map(|row| (row.name.0, row.held, row.finished)).fetch_all(db).await?)
 }
+
+/// A tenant that is held or finished: its name, and which of the two.
+pub type TenantMark = (TenantName, bool, bool);
 
 /// A tenant with those beside it, and with those of another daemon, by name.
 pub async fn beside(db: &mut Db, tenant: &TenantName, other: Option<&DaemonName>) -> Result<Vec<Tenant>> {

@@ -112,7 +112,7 @@ impl Handle {
         let observed = self.observed();
         let read_at = observed.status.effective.as_ref().map(|effective| effective.observed_at);
         let is_young = read_at.is_some_and(|at| u128::from(now.abs_diff(at)) < age.as_millis());
-        if is_young && observed.follows >= self.generation() {
+        if is_young && observed.failed.is_none() && observed.follows >= self.generation() {
             Ok(observed)
         } else {
             self.fresh(timeout).await

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The console in headless Chromium, with and without script: `tests/browser/run.sh [PYTEST OPTION...]`, and with
-# `tests/browser/run.sh --screenshots FOLDER` pictures of every page, light and dark, wide and narrow, with their weight. With
+# `tests/browser/run.sh --screenshots FOLDER` pictures of every page, light and dark, at four widths, with their weight. With
 # `--picture docs/pictures/console.png` it makes the picture of the README. With `--freshness 50` it measures how soon pages are true after a
 # POST.
 # Needs a debug build or MPS_MANAGER_BINARY, Debian's chromium-headless-shell (a third faster) or chromium, or MPS_MANAGER_CHROMIUM, Python

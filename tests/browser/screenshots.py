@@ -1,5 +1,5 @@
-"""Pictures of every page, light and dark, wide and narrow, in a folder; of problems and empty pages, as `state-…`; and the size
-of each page with everything that it loads."""
+"""Pictures of every page, light and dark, at four widths, in a folder; of problems and empty pages, as `state-…`; of hosts with 1 to
+16 GPUs, as `gpus16-…`; and the size of each page with everything that it loads."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from host import Host
 from pages import populate, path_of
 from states import STATES
 
-WIDTHS = {"wide": 1440, "narrow": 390, "widest": 2560}
+WIDTHS = {"wide": 1440, "narrow": 390, "medium": 768, "widest": 2560}
 SCHEMES = ["light", "dark"]
 
 
@@ -83,6 +83,33 @@ def picture_states(browser, folder, only=None):
                 host.close()
 
 
+# What differs with the number of GPUs.
+SIZES = [1, 2, 8, 16]
+OF_SIZES = {"overview": "/", "gpus": "/gpus", "gpu": "/gpus/0", "daemons": "/daemons", "timeline": "/timeline"}
+
+
+def picture_sizes(browser, folder):
+    for size in SIZES:
+        host = Host(f"h200x{size}")
+        try:
+            for gpu in range(min(size, 6)):
+                for name, sms, limit in [("web", 56, "40G"), ("batch", 32, "24G")]:
+                    spec = {"daemon": f"gpu{gpu}", "uid": 0, "sms": sms, "device_memory_limit": limit}
+                    host.api("PUT", f"/tenants/{name}-{gpu}", spec)
+                host.client(f"web-{gpu}", "--spin", "3600", "--alloc", str(2048 * (gpu + 1)))
+            for scheme in SCHEMES:
+                for name, width in WIDTHS.items():
+                    viewport = {"width": width, "height": 900}
+                    visitor = Visitor(browser, host, True, viewport=viewport, color_scheme=scheme)
+                    visitor.log_in()
+                    for page, path in OF_SIZES.items():
+                        visitor.page.goto(path, wait_until="load")
+                        visitor.page.screenshot(path=folder / f"gpus{size}-{page}-{name}-{scheme}.png", full_page=True)
+                    visitor.context.close()
+        finally:
+            host.close()
+
+
 def main(folder):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,6 +130,7 @@ def main(folder):
                         visitor.page.screenshot(path=folder / f"{page}-{name}-{scheme}.png", full_page=True)
                     visitor.context.close()
             picture_states(browser, folder)
+            picture_sizes(browser, folder)
             visitor = Visitor(browser, host, True)
             visitor.log_in()
             print("| page | bytes over the wire, with everything |\n| --- | ---: |")

@@ -14,6 +14,8 @@ from test_operations import follow
 
 # Longest wait for another host, of which nothing is left the second time.
 WAITED_FOR_S = 5
+# Age from which a reading is made again.
+FRESH_S = 4.2
 STEPS = [{"add": {"gpu": 1, "partition": name, "chunks": chunks}} for name, chunks in [("web", 7), ("batch", 5), ("spare", 1)]]
 
 
@@ -126,6 +128,7 @@ def test_difference_and_silence_are_shown(hosts, visitor):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         save(page, "gpu04", f"http://127.0.0.1:{silent.getsockname()[1]}", "secret")
         expect(row_of(page, "gpu04")).to_contain_text("did not answer")
+        time.sleep(FRESH_S)
         began = time.monotonic()
         page.goto("/hosts")
         expect(row_of(page, "gpu04")).to_contain_text("did not answer")

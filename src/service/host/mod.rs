@@ -279,19 +279,20 @@ impl Backend {
     }
 
     /// The sums of limits as of the last commit.
-    async fn limit_sums(&self, daemons: &[Daemon]) -> Result<Arc<BTreeMap<GpuUuid, LimitSum>>> {
+    async fn limit_sums(&self) -> Result<Arc<BTreeMap<GpuUuid, LimitSum>>> {
+        // Before everything that is read: a commit in between makes the sums newer than their number, and never older.
         let commit = self.parts.store.last_commit();
         if let Some(kept) = self.cache.limit_sums.at(commit) {
             return Ok(kept);
         }
-        let tenants = self.stored_tenants().await?;
-        Ok(self.cache.limit_sums.keep(commit, limit_sums(daemons, &tenants)))
+        let (daemons, tenants) = (self.stored_daemons().await?, self.stored_tenants().await?);
+        Ok(self.cache.limit_sums.keep(commit, limit_sums(&daemons, &tenants)))
     }
 
     /// Returns the views of GPUs, in their order.
     async fn views_of(&self, gpus: &[Gpu]) -> Result<Vec<GpuView>> {
         let daemons = self.stored_daemons().await?;
-        let sums = self.limit_sums(&daemons).await?;
+        let sums = self.limit_sums().await?;
         let mut processes = self.processes_on(gpus).await?;
         let view = |gpu: &Gpu| {
             let holder = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid));

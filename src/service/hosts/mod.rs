@@ -72,9 +72,7 @@ impl Service {
             }
             store::saved_hosts::put(db, &host, &sealed).await?;
             Ok(((), TransactionEnd::Commit))
-        })?;
-        backend.others.forget();
-        Ok(())
+        })
     }
 
     /// Removes a saved host with its token, which stays valid there.
@@ -88,9 +86,7 @@ impl Service {
                 return Err(ServiceError::not_found("saved host", &name));
             }
             Ok(((), TransactionEnd::Commit))
-        })?;
-        backend.others.forget();
-        Ok(())
+        })
     }
 
     /// The saved hosts, by name.
@@ -108,12 +104,6 @@ impl Service {
 }
 
 impl Backend {
-    /// Connections to all saved hosts; `None` for one whose token cannot be read here.
-    async fn remote_hosts(&self) -> Result<Vec<(SavedHost, Option<RemoteHost<'_>>)>> {
-        let stored = store::saved_hosts::all(&mut *self.parts.store.read().await?).await?;
-        Ok(stored.into_iter().map(|stored| self.connected(stored)).collect())
-    }
-
     /// The connection to a saved host.
     async fn remote_host(&self, name: &HostName) -> Result<RemoteHost<'_>> {
         let stored = store::saved_hosts::all(&mut *self.parts.store.read().await?).await?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use serde::de::IgnoredAny;
+use tokio::task::JoinHandle;
 
 use super::NO_TOKEN;
 use super::answers::{RemoteDaemon, RemoteHostFacts};
@@ -46,42 +47,43 @@ impl Service {
 }
 
 impl Backend {
-    /// The state of a saved host. One that gave no answer keeps nobody waiting again: it is read in the background.
-    async fn other_host(self: &Arc<Self>, stored: SavedHostRow) -> HostState {
-        let (saved, turn) = (stored.host.clone(), self.others.turn(&stored.host.name));
-        let reading = match self.others.kept(&saved.name) {
-            Some(Kept { reading, is_fresh: true }) => reading,
-            Some(Kept { reading: Err(why), .. }) => {
-                if let Ok(turn) = turn.try_lock_owned() {
-                    let backend = Arc::clone(self);
-                    self.parts.tasks.spawn(async move {
-                        let _ = backend.read_other(stored).await;
-                        drop(turn);
-                    });
+    /// The state of a saved host. One that could not be read a moment ago keeps nobody waiting: it is read again beside the caller.
+    pub(super) async fn other_host(self: &Arc<Self>, stored: SavedHostRow) -> HostState {
+        let saved = stored.host.clone();
+        let kept = self.others.kept(&saved);
+        let down = kept.as_ref().and_then(Kept::is_down).cloned();
+        let reading = match (kept, down) {
+            (Some(kept), _) if kept.is_fresh() => kept.reading,
+            (_, Some(why)) => {
+                if self.others.turn(&saved.name).try_lock().is_ok() {
+                    drop(self.read_in_turn(stored));
                 }
                 Err(why)
             }
-            _ => {
-                let _turn = turn.lock().await;
-                // Another caller may have read it in the meantime.
-                match self.others.kept(&saved.name) {
-                    Some(Kept { reading, is_fresh: true }) => reading,
-                    _ => self.read_other(stored).await,
-                }
-            }
+            // A task of its own: the reading is kept, also if the caller leaves before it is made.
+            _ => self.read_in_turn(stored).await.unwrap_or_else(|error| Err(error.to_string())),
         };
         HostState { saved: Some(saved), reading }
     }
 
-    async fn read_other(&self, stored: SavedHostRow) -> Result<HostReading, String> {
-        let since = self.others.changes();
-        let (saved, connection) = self.connected(stored);
-        let reading = match connection {
-            Some(host) => host.reading().await.map_err(|error| error.in_full()),
-            None => Err(NO_TOKEN.to_owned()),
-        };
-        self.others.keep(saved.name, since, reading.clone());
-        reading
+    /// Reads a host, unless another caller has read it when its turn comes.
+    fn read_in_turn(self: &Arc<Self>, stored: SavedHostRow) -> JoinHandle<Result<HostReading, String>> {
+        let backend = Arc::clone(self);
+        let since = self.others.changes(&stored.host.name);
+        self.parts.tasks.spawn(async move {
+            let turn = backend.others.turn(&stored.host.name);
+            let _turn = turn.lock().await;
+            if let Some(kept) = backend.others.kept(&stored.host).filter(Kept::is_fresh) {
+                return kept.reading;
+            }
+            let (saved, connection) = backend.connected(stored);
+            let reading = match connection {
+                Some(host) => host.reading().await.map_err(|error| error.in_full()),
+                None => Err(NO_TOKEN.to_owned()),
+            };
+            backend.others.keep(&saved, since, reading.clone());
+            reading
+        })
     }
 }
 

@@ -20,8 +20,9 @@ use crate::domain::saved_host::SavedHost;
 use crate::domain::{DaemonName, HostName, LayoutName};
 use crate::service::access::context::RequestContext;
 use crate::service::error::conflict;
-use crate::service::{Result, Service};
-use crate::store::{TransactionEnd, transact};
+use crate::service::{Result, Service, ServiceError};
+use crate::store::saved_hosts::SavedHostRow;
+use crate::store::{self, TransactionEnd, transact};
 
 /// Daemons of a host that are asked if they could take a layout.
 const MOST_TARGETS: usize = 4;
@@ -98,8 +99,15 @@ impl Service {
     ) -> Result<Vec<(SavedHost, ReplayOutlook)>> {
         let backend = self.with(&ctx.require(Right::View)?);
         let layout = self.replayed(ctx, name, daemon).await?;
-        let hosts = backend.remote_hosts().await?;
-        Ok(join_all(hosts.into_iter().map(|(saved, host)| prospect(saved, host, &layout))).await)
+        let stored = store::saved_hosts::all(&mut *backend.parts.store.read().await?).await?;
+        let layout = &layout;
+        let prospect = |stored: SavedHostRow| async move {
+            match backend.other_host(stored.clone()).await.reading {
+                Ok(_) => prospect(backend.connected(stored), layout).await,
+                Err(why) => (stored.host, ReplayOutlook::Blocked(why)),
+            }
+        };
+        Ok(join_all(stored.into_iter().map(prospect)).await)
     }
 
     /// Gives another host a daemon for a layout, by the change that was `shown`; the next outlook shows if it was enough.
@@ -122,7 +130,7 @@ impl Service {
         };
         remote.put(&change, false).await.map_err(|error| error.on(host))?;
         transact!(backend, write(&permit), |_db| Ok(((), TransactionEnd::Commit)))?;
-        backend.others.forget();
+        backend.others.forget(host);
         Ok(())
     }
 
@@ -149,8 +157,15 @@ impl Service {
         transact!(backend, write(&permit), |_db| Ok(((), TransactionEnd::Commit)))?;
         let ended = format!("/operations/{}?wait_s=5", accepted.operation.id);
         remote.get::<IgnoredAny>(&ended).await.map_err(on)?;
-        backend.others.forget();
-        remote.get(&format!("/replays/{}", accepted.replay)).await.map_err(on)
+        backend.others.forget(host);
+        let record = remote.get(&format!("/replays/{}", accepted.replay)).await;
+        record.map_err(|error| match error {
+            RemoteError::Unreadable(_) => ServiceError::Unavailable(format!(
+                "{host}: the replay was made there, but its record cannot be read here: {error}. See replay {} there",
+                accepted.replay
+            )),
+            error => on(error),
+        })
     }
 
     /// The record of a replay on another host.
@@ -183,8 +198,7 @@ impl Service {
 }
 
 async fn prospect(
-    saved: SavedHost,
-    host: Option<RemoteHost<'_>>,
+    (saved, host): (SavedHost, Option<RemoteHost<'_>>),
     layout: &LayoutInForce,
 ) -> (SavedHost, ReplayOutlook) {
     let outlook = match host {

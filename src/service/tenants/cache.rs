@@ -10,6 +10,7 @@ use crate::domain::GpuUuid;
 use crate::domain::daemon::Daemon;
 use crate::domain::tenant::Tenant;
 use crate::service::tenants::client_view::ClientView;
+use crate::store::tenants::TenantMark;
 
 /// The sum of the memory limits of tenants on a GPU, in bytes, and the number of tenants without one.
 pub(in crate::service) type LimitSum = (u64, usize);
@@ -25,11 +26,11 @@ pub(in crate::service) struct Cache {
     pub(super) clients: Cached<Vec<ClientView>, (u64, u64)>,
 }
 
-/// All tenants, with what shows that none has changed: the generations of the daemons, and the tenants that are held.
+/// All tenants, with what shows that none has changed: the generations of the daemons, and the marks of the tenants.
 #[derive(Debug)]
 pub(super) struct TenantsOfDaemons {
     pub(super) daemons: Vec<Daemon>,
-    pub(super) held: Vec<String>,
+    pub(super) marks: Vec<TenantMark>,
     pub(super) tenants: Arc<Vec<Tenant>>,
 }
 

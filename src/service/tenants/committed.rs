@@ -48,7 +48,7 @@ impl Backend {
     /// All tenants by name.
     ///
     /// Thousands of them are read again only if a daemon has changed: every change of a tenant raises the generation of its
-    /// daemon in the same transaction, except that an operation holds it.
+    /// daemon in the same transaction, except for its [marks](store::tenants::marks).
     pub(in crate::service) async fn stored_tenants(&self) -> Result<Arc<Vec<Tenant>>, StoreError> {
         let commit = self.parts.store.last_commit();
         let before = self.cache.tenants.last();
@@ -60,14 +60,19 @@ impl Backend {
         let mut reader = self.parts.store.read().await?;
         // Before the tenants: a write in between makes them newer than their daemons, and never older.
         let daemons = store::daemons::all(&mut reader).await?;
-        let held = store::tenants::held(&mut reader).await?;
-        let tenants = match before {
-            Some((_, cached)) if (&cached.daemons, &cached.held) == (&daemons, &held) => {
-                Arc::clone(&cached.tenants)
-            }
-            _ => Arc::new(store::tenants::all(&mut reader).await?),
-        };
-        let cached = self.cache.tenants.keep(commit, TenantsOfDaemons { daemons, held, tenants });
+        let marks = store::tenants::marks(&mut reader).await?;
+        if let Some((_, cached)) = before
+            && (&cached.daemons, &cached.marks) == (&daemons, &marks)
+        {
+            let TenantsOfDaemons { marks, tenants, .. } = &*cached;
+            let kept = TenantsOfDaemons { daemons, marks: marks.clone(), tenants: Arc::clone(tenants) };
+            return Ok(Arc::clone(&self.cache.tenants.keep(commit, kept).tenants));
+        }
+        let tenants = Arc::new(store::tenants::all(&mut reader).await?);
+        // Those of the tenants as they were read: a mark may have come or gone since.
+        let marked = tenants.iter().filter(|tenant| tenant.held || tenant.finished);
+        let marks = marked.map(|tenant| (tenant.name.clone(), tenant.held, tenant.finished)).collect();
+        let cached = self.cache.tenants.keep(commit, TenantsOfDaemons { daemons, marks, tenants });
         Ok(Arc::clone(&cached.tenants))
     }
 }

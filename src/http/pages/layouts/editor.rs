@@ -27,10 +27,10 @@ use crate::http::problem::Problem;
 use crate::service::layouts::{LayoutRequest, LayoutTarget, LayoutView};
 use crate::service::{ServiceError, WriteOptions};
 
-/// A layout as the form submits it.
 /// Age of the poll that a plan beside the editor may be of: each pause in typing would poll the daemon.
 const PLANNED_ON: Duration = Duration::from_secs(5);
 
+/// A layout as the form submits it.
 #[derive(Deserialize)]
 pub(super) struct EditedLayout {
     text: String,

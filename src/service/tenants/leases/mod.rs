@@ -169,7 +169,7 @@ impl Backend {
         let (command, clock) = (command_of(holder.pid), self.parts.clock);
         let unchanged = transact!(self, write(permit), |db| {
             let now = store::tenants::get(&mut *db, &name).await?.found("tenant", &name)?;
-            if now.spec != tenant.spec {
+            if now.spec != tenant.spec || now.held != tenant.held {
                 return Ok((false, TransactionEnd::RollBack));
             }
             // Again, in the transaction of the lease: a drain that began meanwhile relies on it.
