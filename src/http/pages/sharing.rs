@@ -23,6 +23,8 @@ pub(super) fn of_a_card(gpus: usize) -> usize {
 pub(super) struct SharingPicture {
     pub(super) sms: Option<SmPicture>,
     pub(super) memory: Option<MemoryBar>,
+    /// Number of tenants, also of those that are not shown one by one.
+    pub(super) tenants: usize,
     /// Sentence on what is left to give; empty where nothing is known.
     pub(super) left: String,
     /// True if more was given than there is.
@@ -149,6 +151,7 @@ impl SharingPicture {
         Self {
             sms,
             memory: MemoryBar::of(gpu, sharing, &tenants, most),
+            tenants: tenants.len(),
             left: words::gpu::left(sharing),
             is_negative: sharing.bytes_left.is_some_and(|bytes| bytes < 0),
         }
