@@ -8,7 +8,7 @@ use super::provisioning::ProvisioningStatus;
 use super::resolution::{Resolved, below_context, context_bytes, gpus_of, resolve};
 use super::shares;
 use super::sharing::difference;
-use super::tenant::TenantSpec;
+use super::tenant::{Sharer, TenantSpec};
 use super::{DaemonName, GpuUuid, MemoryLimit, TenantName, ThreadPercentage};
 
 /// Predicted values of a tenant for each GPU, and the reasons why it would be refused.
@@ -91,7 +91,7 @@ impl GpuPrediction {
 pub fn predict(
     daemon: (&DaemonName, &DaemonSpec),
     tenant: (&TenantName, &TenantSpec),
-    others: &[(TenantName, TenantSpec)],
+    others: &[Sharer<'_>],
     gpus: &[Gpu],
     ceiling: u32,
 ) -> Prediction {
@@ -101,9 +101,9 @@ pub fn predict(
         refusals.push(AdmissionError { field, detail: error.to_string() });
     }
     let mut all = others.to_vec();
-    all.push((name.clone(), tenant.clone()));
+    all.push((name, tenant));
     refusals.extend(admit(daemon_name.as_str(), daemon, &all, gpus, ceiling).err());
-    let basis = shares::basis(daemon, all.iter().map(|(_, spec)| spec), gpus).ok().flatten();
+    let basis = shares::basis(daemon, all.iter().map(|(_, spec)| *spec), gpus).ok().flatten();
     let resolved = resolve(tenant, daemon, basis.as_ref(), gpus).ok();
     let visible = gpus_of(tenant, daemon);
     let outlook = |gpu: &Gpu| outlook(gpu, daemon, tenant, resolved.as_ref(), others);
@@ -113,7 +113,7 @@ pub fn predict(
             .as_ref()
             .filter(|_| daemon.mode == Mode::Shared)
             .map(|resolved| resolved.percentage),
-        provisioning: shares::status(daemon, all.iter().map(|(name, spec)| (name, spec)), gpus, |_, _| 0),
+        provisioning: shares::status(daemon, all.iter().copied(), gpus, |_, _| 0),
         ceiling: gpus
             .iter()
             .filter(|gpu| visible.contains(&gpu.uuid))
@@ -131,9 +131,9 @@ fn outlook(
     daemon: &DaemonSpec,
     tenant: &TenantSpec,
     resolved: Option<&Resolved>,
-    others: &[(TenantName, TenantSpec)],
+    others: &[Sharer<'_>],
 ) -> GpuPrediction {
-    let on_gpu = || others.iter().filter(|(_, other)| other.sees(&gpu.uuid)).map(|(_, o)| o);
+    let on_gpu = || others.iter().filter(|(_, other)| other.sees(&gpu.uuid)).map(|(_, o)| *o);
     let sms = resolved.and_then(|resolved| resolved.predicted_sms(gpu.sms?));
     let context = sms.map(context_bytes);
     let limit_set = tenant.memory_limit(daemon, &gpu.uuid);
@@ -177,6 +177,7 @@ mod tests {
             .map(|(number, json)| (name(&format!("t{number}")), spec(json)))
             .collect();
         let of = DaemonName::parse("gpu0").expect("name");
+        let others: Vec<Sharer<'_>> = others.iter().map(|(name, spec)| (name, spec)).collect();
         predict((&of, &daemon), (&name("web"), &spec(tenant)), &others, &[h200(0), h200(1)], 60)
     }
 

@@ -305,6 +305,9 @@ pub struct Tenant {
     pub held: bool,
 }
 
+/// A tenant beside others: its name and spec.
+pub type Sharer<'t> = (&'t TenantName, &'t TenantSpec);
+
 impl Tenant {
     /// Writes another spec. A change of the expiry ends a drain, and on another daemon nothing holds it.
     pub fn change(&mut self, spec: TenantSpec, now: i64) {

@@ -15,9 +15,9 @@ use super::daemon::{DaemonSpec, Mode};
 use super::gpu::{Gpu, full_name};
 use super::memory::Bytes;
 use super::provisioning::ShareBasis;
-use super::resolution::resolve;
+use super::resolution::percentage_of;
 use super::shares;
-use super::tenant::{TenantSpec, VisibleDevices};
+use super::tenant::{Sharer, TenantSpec, VisibleDevices};
 use super::{DeviceMemoryLimit, GpuUuid, TenantName};
 
 /// Returns the memory that all processes of a tenant may hold on a GPU, in bytes: its limit × `max_clients`, or the limit once if
@@ -33,13 +33,13 @@ pub fn memory_of(tenant: &TenantSpec, daemon: &DaemonSpec, gpu: &GpuUuid) -> Opt
 pub fn admit(
     daemon_name: &str,
     daemon: &DaemonSpec,
-    tenants: &[(TenantName, TenantSpec)],
+    tenants: &[Sharer<'_>],
     gpus: &[Gpu],
     ceiling: u32,
 ) -> Result<(), AdmissionError> {
     for (name, tenant) in tenants {
         on_gpus_of(daemon_name, daemon, name, tenant, gpus)?;
-        resolve(tenant, daemon, None, gpus)
+        percentage_of(tenant, daemon, None, gpus)
             .map_err(|error| AdmissionError { field: "sms", detail: error.to_string() })?;
     }
     numbered_gpus(daemon_name, daemon, tenants)?;
@@ -48,8 +48,7 @@ pub fn admit(
     same_user(daemon_name, daemon, tenants)?;
     for uuid in &daemon.gpus {
         let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == *uuid) else { continue };
-        let on_gpu: Vec<&(TenantName, TenantSpec)> =
-            tenants.iter().filter(|(_, tenant)| tenant.sees(uuid)).collect();
+        let on_gpu: Vec<&Sharer<'_>> = tenants.iter().filter(|(_, tenant)| tenant.sees(uuid)).collect();
         static_before_ampere(daemon_name, daemon, gpu)?;
         before_volta(daemon_name, daemon, gpu, &on_gpu)?;
         has_compute_mode(daemon_name, daemon, gpu)?;
@@ -102,10 +101,9 @@ pub fn on_gpus_of(
 fn numbered_gpus(
     daemon_name: &str,
     daemon: &DaemonSpec,
-    tenants: &[(TenantName, TenantSpec)],
+    tenants: &[Sharer<'_>],
 ) -> Result<(), AdmissionError> {
-    let by_ordinal =
-        |(_, tenant): &&(TenantName, TenantSpec)| tenant.visible_devices == VisibleDevices::Ordinal;
+    let by_ordinal = |(_, tenant): &&Sharer<'_>| tenant.visible_devices == VisibleDevices::Ordinal;
     match tenants.iter().find(by_ordinal).filter(|_| daemon.gpus.len() > 1) {
         None => Ok(()),
         Some((name, _)) => Err(AdmissionError {
@@ -136,7 +134,7 @@ fn listed(terms: &[String], joiner: &str) -> String {
 fn no_percentages(
     daemon_name: &str,
     daemon: &DaemonSpec,
-    tenants: &[(TenantName, TenantSpec)],
+    tenants: &[Sharer<'_>],
 ) -> Result<(), AdmissionError> {
     if daemon.mode == Mode::Shared {
         return Ok(());
@@ -164,7 +162,7 @@ fn no_percentages(
 fn shares_are_left(
     daemon_name: &str,
     daemon: &DaemonSpec,
-    tenants: &[(TenantName, TenantSpec)],
+    tenants: &[Sharer<'_>],
     gpus: &[Gpu],
 ) -> Result<(), AdmissionError> {
     let field =
@@ -172,13 +170,12 @@ fn shares_are_left(
             (None, Some(_)) => "active_thread_percentage",
             _ => "sms",
         });
-    let basis = shares::basis(daemon, tenants.iter().map(|(_, tenant)| tenant), gpus)
+    let basis = shares::basis(daemon, tenants.iter().map(|(_, tenant)| *tenant), gpus)
         .map_err(|error| AdmissionError { field, detail: error.to_string() })?;
     let Some(basis) = basis.filter(ShareBasis::leaves_nothing) else { return Ok(()) };
     let mut terms = Vec::new();
     for (name, tenant) in tenants.iter().filter(|(_, tenant)| tenant.states_share()) {
-        let own =
-            resolve(tenant, daemon, None, gpus).map(|own| own.percentage.to_string()).unwrap_or_default();
+        let own = percentage_of(tenant, daemon, None, gpus).map(|own| own.to_string()).unwrap_or_default();
         terms.push(format!("{name} {own} % × {}", tenant.max_clients.unwrap_or(1)));
     }
     Err(AdmissionError {
@@ -195,11 +192,7 @@ fn shares_are_left(
 
 /// Without `-M` a client of another user waits until the present user's clients are gone, which may be never
 /// (recording 03), so all tenants of such a daemon have one user.
-fn same_user(
-    daemon_name: &str,
-    daemon: &DaemonSpec,
-    tenants: &[(TenantName, TenantSpec)],
-) -> Result<(), AdmissionError> {
+fn same_user(daemon_name: &str, daemon: &DaemonSpec, tenants: &[Sharer<'_>]) -> Result<(), AdmissionError> {
     let Some((name, tenant)) = tenants.last() else { return Ok(()) };
     if daemon.multi_user {
         return Ok(());
@@ -223,7 +216,7 @@ fn within_gpu(
     daemon_name: &str,
     daemon: &DaemonSpec,
     gpu: &Gpu,
-    on_gpu: &[&(TenantName, TenantSpec)],
+    on_gpu: &[&Sharer<'_>],
 ) -> Result<(), AdmissionError> {
     let Some(total) = gpu.memory_total else { return Ok(()) };
     let beyond = |limit: &Option<DeviceMemoryLimit>| {
@@ -247,7 +240,7 @@ fn memory_fits(
     daemon_name: &str,
     daemon: &DaemonSpec,
     gpu: &Gpu,
-    on_gpu: &[&(TenantName, TenantSpec)],
+    on_gpu: &[&Sharer<'_>],
 ) -> Result<(), AdmissionError> {
     let Some(total) = gpu.memory_total else {
         return Err(AdmissionError { field: "daemon", detail: unreserved(gpu) });
@@ -307,7 +300,7 @@ fn must_state(daemon: &str, tenant: &TenantName, field: &'static str) -> Admissi
 fn clients_fit(
     daemon_name: &str,
     gpu: &Gpu,
-    on_gpu: &[&(TenantName, TenantSpec)],
+    on_gpu: &[&Sharer<'_>],
     ceiling: u32,
 ) -> Result<(), AdmissionError> {
     let stated = || on_gpu.iter().filter_map(|(name, tenant)| Some((name, tenant.max_clients?)));
@@ -341,6 +334,17 @@ mod tests {
 
     fn reserved(extra: &str) -> DaemonSpec {
         daemon(&format!(r#","admission":"reserved"{extra}"#))
+    }
+
+    fn admit(
+        name: &str,
+        daemon: &DaemonSpec,
+        tenants: &[(TenantName, TenantSpec)],
+        gpus: &[Gpu],
+        ceiling: u32,
+    ) -> Result<(), AdmissionError> {
+        let tenants: Vec<Sharer<'_>> = tenants.iter().map(|(name, spec)| (name, spec)).collect();
+        super::admit(name, daemon, &tenants, gpus, ceiling)
     }
 
     fn check(daemon: &DaemonSpec, tenants: &[&str]) -> Result<(), AdmissionError> {

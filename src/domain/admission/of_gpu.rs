@@ -5,8 +5,8 @@ use super::refusal::AdmissionError;
 use crate::daemon::{DaemonSpec, Mode};
 use crate::gpu::Gpu;
 use crate::provisioning::ProvisioningStrategy;
-use crate::tenant::TenantSpec;
-use crate::{DeviceMemoryLimit, TenantName, ThreadPercentage};
+use crate::tenant::Sharer;
+use crate::{DeviceMemoryLimit, ThreadPercentage};
 
 /// Refuses a daemon that expects more clients than its GPUs take. It is not checked when a tenant is written, which cannot change it.
 pub fn expected_clients_fit(
@@ -79,7 +79,7 @@ pub(super) fn before_volta(
     daemon_name: &str,
     daemon: &DaemonSpec,
     gpu: &Gpu,
-    on_gpu: &[&(TenantName, TenantSpec)],
+    on_gpu: &[&Sharer<'_>],
 ) -> Result<(), AdmissionError> {
     if !gpu.is_before_volta() {
         return Ok(());

@@ -17,7 +17,7 @@ use crate::domain::event::{DomainEvent, EventCause};
 use crate::domain::gpu::{Gpu, full_name, known};
 use crate::domain::maintenance::Maintenance;
 use crate::domain::plan::Desired;
-use crate::domain::tenant::{Tenant, TenantSpec};
+use crate::domain::tenant::{Sharer, Tenant, TenantSpec};
 use crate::domain::token::TokenId;
 use crate::domain::{COLOURS, DaemonName, GpuUuid, TenantDirectory, TenantName};
 use crate::gpu::Inventory;
@@ -203,8 +203,8 @@ impl<'c> Change<'c> {
     }
 
     /// The tenants of a daemon with their specs, by name.
-    pub(in crate::service) fn specs_of(&self, daemon: &DaemonName) -> Vec<(TenantName, TenantSpec)> {
-        self.objects.tenants_of(daemon).map(|tenant| (tenant.name.clone(), tenant.spec.clone())).collect()
+    pub(in crate::service) fn specs_of(&self, daemon: &DaemonName) -> Vec<Sharer<'_>> {
+        self.objects.tenants_of(daemon).map(|tenant| (&tenant.name, &tenant.spec)).collect()
     }
 
     /// Writes the spec of a daemon, new or changed; one that is managed takes its GPUs, as far as no other has them.

@@ -6,6 +6,7 @@ use crate::domain::access::Right;
 use crate::domain::event::DomainEvent;
 use crate::domain::gpu::{Gpu, GpuRef};
 use crate::domain::layout::map_roles;
+use crate::domain::tenant::TenantSpec;
 use crate::domain::{DaemonName, DeviceMemoryLimit, GpuUuid, TenantName, admission};
 use crate::service::access::context::RequestContext;
 use crate::service::change::{Change, ChangeScope, Changed};
@@ -124,7 +125,9 @@ async fn exchange(
         }
     }
     let mut changed = Vec::new();
-    for (tenant, mut spec) in change.specs_of(name) {
+    let tenants: Vec<(TenantName, TenantSpec)> =
+        change.specs_of(name).into_iter().map(|(tenant, spec)| (tenant.clone(), spec.clone())).collect();
+    for (tenant, mut spec) in tenants {
         let limit = spec.device_memory_limit.clone().map(of_new);
         if spec.gpus.contains(old) || spec.device_memory_limit != limit {
             spec.gpus = if spec.gpus.is_empty() { Vec::new() } else { place(&spec.gpus) };

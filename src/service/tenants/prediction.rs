@@ -11,7 +11,6 @@ use crate::service::access::context::RequestContext;
 use crate::service::error::field;
 use crate::service::tenants::percentage_layout::refuse_own_share;
 use crate::service::{Result, Service, ServiceError, refuse_namesake};
-use crate::store;
 
 impl Service {
     /// Predicts the settings that a tenant would get from its daemon, and everything that would refuse it now.
@@ -33,10 +32,10 @@ impl Service {
         let tenants = backend.stored_tenants().await?;
         let mut reader = backend.parts.store.read().await?;
         let others = tenants.iter().filter(|one| one.spec.daemon == spec.daemon && Some(&one.name) != name);
-        let others: Vec<_> = others.map(|other| (other.name.clone(), other.spec.clone())).collect();
+        let others: Vec<_> = others.map(|other| (&other.name, &other.spec)).collect();
         let mut refusals = Vec::new();
         if let Some(name) = name {
-            if let Some(stored) = store::tenants::get(&mut reader, name).await?.filter(|_| is_new) {
+            if let Some(stored) = tenants.iter().find(|one| one.name == *name).filter(|_| is_new) {
                 let on = &stored.spec.daemon;
                 let detail = format!("there is a tenant {name} already, on daemon {on}: choose another name");
                 refusals.push(AdmissionError { field: "name", detail });

@@ -45,7 +45,7 @@ impl Backend {
         let spec = &change.tenant(name)?.spec;
         let mut tenants = change.specs_of(&spec.daemon);
         // The last one is at fault.
-        tenants.sort_by_key(|(other, _)| other == name);
+        tenants.sort_by_key(|(other, _)| *other == name);
         let ceiling = self.parts.fleet.context().capability.client_ceiling();
         let daemon = &change.daemon(&spec.daemon)?.spec;
         Ok(admission::admit(spec.daemon.as_str(), daemon, &tenants, &change.gpus, ceiling)?)
