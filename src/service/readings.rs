@@ -15,7 +15,7 @@ tokio::task_local! {
     static READINGS: Arc<PageReadings>;
 }
 
-/// What was read so far.
+/// Readings made so far.
 #[derive(Default)]
 pub(super) struct PageReadings {
     pub(super) held_gpus: OnceCell<Vec<Gpu>>,

@@ -83,7 +83,7 @@ pub async fn candidates(db: &mut Db, daemon: &DaemonName) -> Result<Vec<Candidat
     Ok(candidates.fetch_all(db).await?)
 }
 
-/// What changes of a tenant without its daemon's generation: that an operation holds it, and that it is finished. In the order of names.
+/// The tenants that are held by an operation or finished, by name: marks that change without their daemon's generation.
 pub async fn marks(db: &mut Db) -> Result<Vec<TenantMark>> {
     let query = sqlx::query!(
         r#"SELECT name AS "name!: AsText<TenantName>", held_by IS NOT NULL AS "held: bool", finished AS "finished: bool"

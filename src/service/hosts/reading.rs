@@ -51,7 +51,7 @@ impl Backend {
     pub(super) async fn other_host(self: &Arc<Self>, stored: SavedHostRow) -> HostState {
         let saved = stored.host.clone();
         let kept = self.others.kept(&saved);
-        let down = kept.as_ref().and_then(Kept::is_down).cloned();
+        let down = kept.as_ref().and_then(Kept::why_down).cloned();
         let reading = match (kept, down) {
             (Some(kept), _) if kept.is_fresh() => kept.reading,
             (_, Some(why)) => {

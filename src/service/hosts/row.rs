@@ -74,7 +74,7 @@ impl Kept {
     }
 
     /// Returns the reason why the host could not be read a moment ago: nobody waits for it again so soon.
-    pub(super) fn is_down(&self) -> Option<&String> {
+    pub(super) fn why_down(&self) -> Option<&String> {
         self.reading.as_ref().err().filter(|_| self.age < DOWN)
     }
 }
@@ -135,9 +135,9 @@ mod tests {
         assert!(others.kept(&host).expect("kept").is_fresh());
         tokio::time::advance(FRESH).await;
         let kept = others.kept(&host).expect("kept");
-        assert!(!kept.is_fresh() && kept.is_down().is_some());
+        assert!(!kept.is_fresh() && kept.why_down().is_some());
         tokio::time::advance(DOWN).await;
-        assert!(others.kept(&host).expect("kept").is_down().is_none(), "it may be up again");
+        assert!(others.kept(&host).expect("kept").why_down().is_none(), "it may be up again");
     }
 
     #[test]

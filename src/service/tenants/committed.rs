@@ -61,14 +61,12 @@ impl Backend {
         // Before the tenants: a write in between makes them newer than their daemons, and never older.
         let daemons = store::daemons::all(&mut reader).await?;
         let marks = store::tenants::marks(&mut reader).await?;
-        if let Some((_, cached)) = before
-            && (&cached.daemons, &cached.marks) == (&daemons, &marks)
-        {
-            let TenantsOfDaemons { marks, tenants, .. } = &*cached;
-            let kept = TenantsOfDaemons { daemons, marks: marks.clone(), tenants: Arc::clone(tenants) };
-            return Ok(Arc::clone(&self.cache.tenants.keep(commit, kept).tenants));
-        }
-        let tenants = Arc::new(store::tenants::all(&mut reader).await?);
+        let tenants = match before {
+            Some((_, cached)) if (&cached.daemons, &cached.marks) == (&daemons, &marks) => {
+                Arc::clone(&cached.tenants)
+            }
+            _ => Arc::new(store::tenants::all(&mut reader).await?),
+        };
         // Those of the tenants as they were read: a mark may have come or gone since.
         let marked = tenants.iter().filter(|tenant| tenant.held || tenant.finished);
         let marks = marked.map(|tenant| (tenant.name.clone(), tenant.held, tenant.finished)).collect();
