@@ -331,11 +331,11 @@ impl GpuFacts {
 }
 
 /// Returns the GPUs that are present, followed by those of `held` that are missing and were seen before.
-pub fn known(mut present: Vec<Gpu>, held: BTreeMap<GpuUuid, Option<GpuFacts>>) -> Vec<Gpu> {
+pub fn known(mut present: Vec<Gpu>, held: &BTreeMap<GpuUuid, Option<GpuFacts>>) -> Vec<Gpu> {
     let gone: Vec<Gpu> = held
-        .into_iter()
-        .filter(|(uuid, _)| present.iter().all(|gpu| gpu.uuid != *uuid))
-        .filter_map(|(uuid, facts)| facts.map(|facts| facts.absent(uuid)))
+        .iter()
+        .filter(|(uuid, _)| present.iter().all(|gpu| gpu.uuid != **uuid))
+        .filter_map(|(uuid, facts)| Some(facts.clone()?.absent(uuid.clone())))
         .collect();
     present.extend(gone);
     present
@@ -430,7 +430,7 @@ mod tests {
             (missing.uuid.clone(), Some(GpuFacts::of(&missing))),
             (h200(2).uuid, None),
         ]);
-        let all = known(vec![listed.clone()], held);
+        let all = known(vec![listed.clone()], &held);
         assert_eq!(
             all.iter().map(|gpu| (&gpu.uuid, gpu.present)).collect::<Vec<_>>(),
             [(&listed.uuid, true), (&missing.uuid, false)]

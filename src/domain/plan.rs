@@ -141,12 +141,12 @@ pub fn desired(
     name: &DaemonName,
     generation: i64,
     daemon: &DaemonSpec,
-    tenants: &[TenantSpec],
+    tenants: &[&TenantSpec],
     gpus: &[Gpu],
     manager_uid: u32,
     maintenance: Option<MaintenanceState>,
 ) -> Result<Desired, InvalidValue> {
-    let basis = shares::basis(daemon, tenants, gpus)?;
+    let basis = shares::basis(daemon, tenants.iter().copied(), gpus)?;
     let resolved: Vec<Resolved> = tenants
         .iter()
         .map(|tenant| resolve(tenant, daemon, basis.as_ref(), gpus))
@@ -217,10 +217,10 @@ pub fn desired(
 pub fn server_percentage(
     layout: &DesiredLayout,
     daemon: &DaemonSpec,
-    tenants: &[Tenant],
+    tenants: &[&Tenant],
     gpus: &[Gpu],
 ) -> Result<ThreadPercentage, InvalidValue> {
-    let bound = |tenant: &&Tenant| layout.tenants.values().any(|names| names.contains(&tenant.name));
+    let bound = |tenant: &Tenant| layout.tenants.values().any(|names| names.contains(&tenant.name));
     let unbound = tenants.iter().filter(|tenant| !bound(tenant));
     let resolved: Vec<Resolved> =
         unbound.map(|tenant| resolve(&tenant.spec, daemon, None, gpus)).collect::<Result<_, _>>()?;
@@ -237,8 +237,16 @@ mod tests {
     fn plan(tenants: &[&str]) -> Desired {
         let daemon = serde_json::from_str(&format!("{{\"gpus\":[\"{}\"]}}", h200(0).uuid)).expect("daemon");
         let tenants: Vec<TenantSpec> = tenants.iter().map(|json| spec(json)).collect();
-        desired(&DaemonName::parse("gpu0").expect("name"), 1, &daemon, &tenants, &[h200(0)], 0, None)
-            .expect("plan")
+        desired(
+            &DaemonName::parse("gpu0").expect("name"),
+            1,
+            &daemon,
+            &tenants.iter().collect::<Vec<_>>(),
+            &[h200(0)],
+            0,
+            None,
+        )
+        .expect("plan")
     }
 
     #[test]
@@ -261,7 +269,9 @@ mod tests {
         .expect("daemon");
         let name = DaemonName::parse("gpu0").expect("name");
         let plan = |tenants: &[TenantSpec]| {
-            desired(&name, 1, &daemon, tenants, &[h200(0)], 0, None).expect("plan").priority
+            desired(&name, 1, &daemon, &tenants.iter().collect::<Vec<_>>(), &[h200(0)], 0, None)
+                .expect("plan")
+                .priority
         };
         assert_eq!(plan(&[]), Priority::BelowNormal);
         assert_eq!(plan(&[spec(r#"{"daemon":"gpu0","uid":0}"#)]), Priority::BelowNormal);
@@ -276,7 +286,9 @@ mod tests {
         let daemon: DaemonSpec = serde_json::from_str(&json).expect("daemon");
         let name = DaemonName::parse("gpu0").expect("name");
         let limits = |tenants: &[TenantSpec]| {
-            let plan = desired(&name, 1, &daemon, tenants, &[h200(0), h200(1)], 0, None).expect("plan");
+            let plan =
+                desired(&name, 1, &daemon, &tenants.iter().collect::<Vec<_>>(), &[h200(0), h200(1)], 0, None)
+                    .expect("plan");
             plan.memory_limits.iter().map(|limit| limit.map(MemoryLimit::mib)).collect::<Vec<_>>()
         };
         let of =
@@ -298,7 +310,10 @@ mod tests {
         let daemon: DaemonSpec = serde_json::from_str(&json).expect("daemon");
         let name = DaemonName::parse("gpu0").expect("name");
         let percentage = |tenants: &[TenantSpec]| {
-            desired(&name, 1, &daemon, tenants, &[h200(0)], 0, None).expect("plan").percentage.tenths()
+            desired(&name, 1, &daemon, &tenants.iter().collect::<Vec<_>>(), &[h200(0)], 0, None)
+                .expect("plan")
+                .percentage
+                .tenths()
         };
         let plain = spec(r#"{"daemon":"gpu0","uid":0}"#);
         assert_eq!(percentage(&vec![plain.clone(); 4]), 250);

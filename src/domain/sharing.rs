@@ -62,6 +62,16 @@ pub enum SmsLeft {
     },
 }
 
+/// Resources of a GPU that are left to give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    /// The SMs.
+    pub sms: SmsLeft,
+    /// The memory, in bytes: what the admission of its daemon allows beyond the limits. Below 0 the limits exceed it; `None` where the size
+    /// of its memory is not known.
+    pub bytes: Option<i64>,
+}
+
 /// A GPU of a daemon, and those who share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuSharing {
@@ -69,33 +79,30 @@ pub struct GpuSharing {
     pub tenants: Vec<TenantOnGpu>,
     /// Clients of no known tenant.
     pub strangers: Held,
-    /// SMs that are left to give.
-    pub sms_left: SmsLeft,
-    /// Memory that is left to give, in bytes: what the admission of its daemon allows beyond the limits. Below 0 the limits exceed it;
-    /// `None` where the size of its memory is not known.
-    pub bytes_left: Option<i64>,
+    /// Resources that are left to give.
+    pub left: Left,
 }
 
 impl GpuSharing {
     /// Returns what is left once a tenant has these SMs of the GPU's `total` and the limits leave these bytes.
     #[must_use]
-    pub fn with(
-        self,
+    pub fn left_with(
+        &self,
         tenant: Option<&TenantName>,
         sms: Option<u32>,
         total: Option<u32>,
-        bytes_left: Option<i64>,
-    ) -> Self {
+        bytes: Option<i64>,
+    ) -> Left {
         let others = self.tenants.iter().filter(|other| Some(&other.name) != tenant).map(|other| other.sms);
         let given = others.chain([sms]).map(|sms| sms.filter(|sms| Some(*sms) != total).map(i64::from));
-        let sms_left = match self.sms_left {
-            SmsLeft::Static { .. } => self.sms_left,
+        let sms = match self.left.sms {
+            SmsLeft::Static { .. } => self.left.sms,
             _ => match (total, given.sum::<Option<i64>>()) {
                 (Some(total), Some(given)) => SmsLeft::Shared(i64::from(total) - given),
                 _ => SmsLeft::Undivided,
             },
         };
-        Self { sms_left, bytes_left, ..self }
+        Left { sms, bytes }
     }
 }
 
@@ -160,8 +167,7 @@ impl SharedDaemon<'_> {
         GpuSharing {
             tenants,
             strangers: held(None),
-            sms_left,
-            bytes_left: capacity.map(|capacity| difference(capacity, limits)),
+            left: Left { sms: sms_left, bytes: capacity.map(|capacity| difference(capacity, limits)) },
         }
     }
 
@@ -216,28 +222,28 @@ mod tests {
     #[test]
     fn memory_beyond_limits_is_left() {
         let total = i64::try_from(h200(0).memory_total.expect("known")).expect("a size");
-        assert_eq!(sharing("", &[]).bytes_left, Some(total));
+        assert_eq!(sharing("", &[]).left.bytes, Some(total));
         let two = [
             ("web", r#"{"daemon":"gpu0","uid":0,"device_memory_limit":"10G","max_clients":4}"#),
             ("batch", r#"{"daemon":"gpu0","uid":0,"device_memory_limit":"20G"}"#),
         ];
-        assert_eq!(sharing("", &two).bytes_left, Some(total - (60 << 30)));
+        assert_eq!(sharing("", &two).left.bytes, Some(total - (60 << 30)));
         let reserved = sharing(r#","admission":"reserved","memory_overcommit":2.0"#, &two);
-        assert_eq!(reserved.bytes_left, Some(2 * total - (60 << 30)));
+        assert_eq!(reserved.left.bytes, Some(2 * total - (60 << 30)));
         let much = [("web", r#"{"daemon":"gpu0","uid":0,"device_memory_limit":"100G","max_clients":4}"#)];
-        assert_eq!(sharing("", &much).bytes_left, Some(total - (400 << 30)), "more than there is was given");
+        assert_eq!(sharing("", &much).left.bytes, Some(total - (400 << 30)), "more than there is was given");
     }
 
     #[test]
     fn sms_are_left_where_all_have_shares() {
-        assert_eq!(sharing("", &[]).sms_left, SmsLeft::Shared(132));
+        assert_eq!(sharing("", &[]).left.sms, SmsLeft::Shared(132));
         let web = ("web", r#"{"daemon":"gpu0","uid":0,"sms":66}"#);
         let batch = ("batch", r#"{"daemon":"gpu0","uid":0,"sms":32}"#);
-        assert_eq!(sharing("", &[web, batch]).sms_left, SmsLeft::Shared(34));
+        assert_eq!(sharing("", &[web, batch]).left.sms, SmsLeft::Shared(34));
         let large = ("large", r#"{"daemon":"gpu0","uid":0,"sms":98}"#);
-        assert_eq!(sharing("", &[web, batch, large]).sms_left, SmsLeft::Shared(-64), "shares may overlap");
+        assert_eq!(sharing("", &[web, batch, large]).left.sms, SmsLeft::Shared(-64), "shares may overlap");
         let whole = ("whole", r#"{"daemon":"gpu0","uid":0}"#);
-        assert_eq!(sharing("", &[web, whole]).sms_left, SmsLeft::Undivided);
+        assert_eq!(sharing("", &[web, whole]).left.sms, SmsLeft::Undivided);
     }
 
     #[test]
@@ -245,16 +251,16 @@ mod tests {
         let web = ("web", r#"{"daemon":"gpu0","uid":0,"sms":66}"#);
         let now = sharing("", &[web, ("batch", r#"{"daemon":"gpu0","uid":0,"sms":32}"#)]);
         let web = TenantName::parse("web").expect("a name");
-        let left = |tenant, sms| now.clone().with(tenant, sms, Some(132), Some(7)).sms_left;
+        let left = |tenant, sms| now.left_with(tenant, sms, Some(132), Some(7)).sms;
         assert_eq!(left(Some(&web), Some(48)), SmsLeft::Shared(52));
         assert_eq!(left(None, Some(48)), SmsLeft::Shared(-14), "a new one comes beside the others");
         assert_eq!(left(Some(&web), Some(132)), SmsLeft::Undivided, "no share of its own");
-        assert_eq!(now.with(None, None, None, Some(7)).bytes_left, Some(7));
+        assert_eq!(now.left_with(None, None, None, Some(7)).bytes, Some(7));
     }
 
     #[test]
     fn unread_partitions_leave_nothing_known() {
         let sharing = sharing(r#","mode":"static""#, &[("web", r#"{"daemon":"gpu0","uid":0}"#)]);
-        assert_eq!((sharing.sms_left, sharing.tenants[0].sms), (SmsLeft::Undivided, None));
+        assert_eq!((sharing.left.sms, sharing.tenants[0].sms), (SmsLeft::Undivided, None));
     }
 }

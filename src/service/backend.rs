@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio_util::task::TaskTracker;
 
 use super::access::context::Permit;
@@ -15,7 +15,7 @@ use super::{ServiceError, access, host, limits, tenants};
 use crate::clock::Clock;
 use crate::domain::daemon::Phase;
 use crate::domain::environment::cdi::CdiDirectory;
-use crate::domain::gpu::Gpu;
+use crate::domain::gpu::{Gpu, known};
 use crate::domain::health::HostHealth;
 use crate::domain::listening::HostListening;
 use crate::domain::vitals::GpuVitals;
@@ -25,8 +25,9 @@ use crate::metrics::Metrics;
 use crate::metrics::snapshot::CommittedSnapshot;
 use crate::operations::Engine;
 use crate::service::Result;
+use crate::service::cache::Cache;
 use crate::service::readings::once;
-use crate::store::{self, Store};
+use crate::store::Store;
 use crate::supervisor::Fleet;
 
 /// The use cases; cheap to clone.
@@ -47,8 +48,10 @@ pub struct Backend {
     pub(super) vitals: watch::Sender<Arc<BTreeMap<GpuUuid, GpuVitals>>>,
     /// Number of the newest event before anything was started; later ones are counted and logged.
     pub(super) newest_event_before: i64,
+    /// The profile of a simulated host, once the driver has answered.
+    pub(super) simulated: OnceCell<Option<String>>,
     /// Daemons and tenants, cached between commits.
-    pub(super) cache: tenants::cache::Cache,
+    pub(super) cache: Cache,
     /// Limits on concurrent event streams, by reader.
     pub(super) streams: Arc<limits::Slots<String>>,
     /// Limits on the rows of refusals in the audit log.
@@ -118,7 +121,8 @@ impl Service {
             initialized: host::initialized::Initialized::default(),
             committed: watch::Sender::default(),
             vitals: watch::Sender::default(),
-            cache: tenants::cache::Cache::default(),
+            simulated: OnceCell::new(),
+            cache: Cache::default(),
             refusals: limits::RefusalRows::default(),
             launches: tenants::leases::queue::LaunchQueue::default(),
         };
@@ -207,7 +211,7 @@ impl Backend {
     /// used.
     pub(super) async fn gpus(&self) -> Result<Vec<Gpu>> {
         let gpus = self.query_inventory(Inventory::known_gpus).await?;
-        Ok(store::gpus::all(&mut *self.parts.store.read().await?, gpus.map_err(unavailable)?).await?)
+        Ok(known(gpus.map_err(unavailable)?, &*self.stored_gpus().await?))
     }
 
     /// Returns the GPUs for callers that only need those held by daemons, which are known even if the driver never answered.
@@ -218,7 +222,7 @@ impl Backend {
                 Err(InventoryError::Silent { .. }) => Vec::new(),
                 gpus => gpus.map_err(unavailable)?,
             };
-            Ok(store::gpus::all(&mut *self.parts.store.read().await?, gpus).await?)
+            Ok(known(gpus, &*self.stored_gpus().await?))
         };
         once(|readings| &readings.held_gpus, read).await
     }

@@ -96,18 +96,6 @@ impl Service {
         Ok(HistoryView { span, step_s, series: series.collect() })
     }
 
-    /// Returns the number of the colour in pictures of each wanted tenant that the user may see.
-    pub async fn tenant_colours(
-        &self,
-        ctx: &RequestContext,
-        wanted: impl Fn(&TenantName) -> bool,
-    ) -> Result<BTreeMap<TenantName, u8>> {
-        let backend = self.with(&ctx.require(Right::ViewOwn)?);
-        let tenants = backend.stored_tenants().await?;
-        let seen = tenants.iter().filter(|tenant| wanted(&tenant.name) && ctx.actor.sees(Some(&tenant.name)));
-        Ok(seen.map(|tenant| (tenant.name.clone(), tenant.directory.colour())).collect())
-    }
-
     /// Returns the vitals of all GPUs in the last hour, from memory.
     pub fn vitals_history(&self, ctx: &RequestContext) -> Result<BTreeMap<GpuUuid, Vec<MeasureLine>>> {
         let backend = self.with(&ctx.require(Right::View)?);

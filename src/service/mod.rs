@@ -5,6 +5,7 @@
 
 pub mod access;
 mod backend;
+mod cache;
 mod change;
 mod change_feed;
 pub mod daemons;

@@ -20,7 +20,6 @@ tokio::task_local! {
 pub(super) struct PageReadings {
     pub(super) held_gpus: OnceCell<Vec<Gpu>>,
     pub(super) gpu_views: OnceCell<Vec<GpuView>>,
-    pub(super) simulated: OnceCell<Option<String>>,
 }
 
 /// Does work that only reads, and for which each reading is made once.
@@ -44,17 +43,17 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+    use crate::testing::h200;
 
     #[tokio::test]
     async fn one_page_reads_once_and_the_next_again() {
         let count = AtomicU32::new(0);
         let read = async || {
-            let made = async { Ok(Some((count.fetch_add(1, Ordering::Relaxed) + 1).to_string())) };
-            once(|readings| &readings.simulated, made).await.expect("read")
+            let made = async { Ok(vec![h200(count.fetch_add(1, Ordering::Relaxed))]) };
+            once(|readings| &readings.held_gpus, made).await.expect("read")[0].index
         };
-        let number = |number: u32| Some(number.to_string());
-        assert_eq!(once_each(async { (read().await, read().await) }).await, (number(1), number(1)));
-        assert_eq!(once_each(read()).await, number(2));
-        assert_eq!((read().await, read().await), (number(3), number(4)), "outside a page");
+        assert_eq!(once_each(async { (read().await, read().await) }).await, (0, 0));
+        assert_eq!(once_each(read()).await, 1);
+        assert_eq!((read().await, read().await), (2, 3), "outside a page");
     }
 }

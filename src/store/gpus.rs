@@ -11,7 +11,7 @@ use crate::domain::{DaemonName, GpuUuid};
 
 /// Returns the present GPUs, and the missing ones that a daemon holds, as they were last seen.
 pub async fn all(db: &mut Db, present: Vec<Gpu>) -> Result<Vec<Gpu>> {
-    Ok(known(present, held(db).await?))
+    Ok(known(present, &held(db).await?))
 }
 
 /// Returns the GPUs that daemons hold, with the last known state of each; `None` for one that was never seen.

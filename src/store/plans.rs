@@ -27,6 +27,7 @@ pub async fn desired(
     let gpus = gpus::all(&mut *db, present.to_vec()).await?;
     let tenants = tenants::of_daemon(&mut *db, name).await?;
     let maintenance = maintenance::get(&mut *db).await?;
+    let tenants: Vec<&Tenant> = tenants.iter().collect();
     Ok(Some(desired_of(db, &daemon, &tenants, &gpus, maintenance.as_ref(), manager_uid).await?))
 }
 
@@ -34,13 +35,13 @@ pub async fn desired(
 pub async fn desired_of(
     db: &mut Db,
     daemon: &Daemon,
-    tenants: &[Tenant],
+    tenants: &[&Tenant],
     gpus: &[Gpu],
     maintenance: Option<&Maintenance>,
     manager_uid: u32,
 ) -> Result<Desired> {
     let Daemon { name, spec, generation, revision, .. } = daemon;
-    let specs: Vec<_> = tenants.iter().map(|tenant| tenant.spec.clone()).collect();
+    let specs: Vec<_> = tenants.iter().map(|tenant| &tenant.spec).collect();
     // One that is only observed is another program's, and nothing is done to it.
     let maintenance = maintenance.filter(|held| !spec.is_observed() && held.covers(&spec.gpus));
     let state = maintenance.map(|maintenance| maintenance.state);
@@ -49,7 +50,7 @@ pub async fn desired_of(
         |error: InvalidValue| StoreError::Unplannable { daemon: name.clone(), detail: error.to_string() };
     let mut desired = plan.map_err(unplannable)?;
     desired.revision = *revision;
-    desired.directories = tenants.iter().map(directory_tenant).collect();
+    desired.directories = tenants.iter().map(|tenant| directory_tenant(tenant)).collect();
     let closed = tenants.iter().filter(|tenant| tenant.draining || tenant.held);
     desired.draining = closed.map(|tenant| tenant.directory.clone()).collect();
     desired.layout = layouts::desired(db, daemon, gpus).await?;

@@ -106,7 +106,7 @@ pub async fn beside(db: &mut Db, tenant: &TenantName, other: Option<&DaemonName>
 }
 
 /// The last generation of each tenant that ever had one of these names.
-pub async fn last_generations(db: &mut Db, names: &[&TenantName]) -> Result<BTreeMap<TenantName, i64>> {
+pub async fn last_generations(db: &mut Db, names: &[TenantName]) -> Result<BTreeMap<TenantName, i64>> {
     let query = sqlx::query!(
         r#"SELECT tenant AS "tenant!: AsText<TenantName>", generation
            FROM tenant_counters WHERE tenant IN (SELECT value FROM json_each(?))"#,

@@ -3,7 +3,7 @@
 use super::bytes;
 use crate::domain::count::{counted, joined};
 use crate::domain::memory::Bytes;
-use crate::domain::sharing::{GpuSharing, SmsLeft};
+use crate::domain::sharing::{Left, SmsLeft};
 use crate::domain::vitals::GpuVitals;
 use crate::service::host::GpuView;
 
@@ -64,8 +64,8 @@ pub(crate) fn state(gpu: &GpuView) -> &'static str {
 
 /// Returns what is left to give of a GPU, as `16 SMs in 2 chunks and 59.8 GiB left to give`, or by how much the limits exceed its memory;
 /// empty where neither is known.
-pub(crate) fn left(sharing: &GpuSharing) -> String {
-    let sms = match sharing.sms_left {
+pub(crate) fn left(left: Left) -> String {
+    let sms = match left.sms {
         SmsLeft::Static { chunks: 0, .. } => Some("no SMs".to_owned()),
         SmsLeft::Static { chunks, sms } => {
             Some(format!("{} in {}", counted(sms, "SM"), counted(chunks, "chunk")))
@@ -73,7 +73,7 @@ pub(crate) fn left(sharing: &GpuSharing) -> String {
         SmsLeft::Shared(sms) if sms > 0 => Some(counted(sms, "SM")),
         SmsLeft::Shared(_) | SmsLeft::Undivided => None,
     };
-    match (sharing.bytes_left, sms) {
+    match (left.bytes, sms) {
         (Some(bytes), _) if bytes < 0 => {
             format!("Limits exceed its memory by {}", Bytes(bytes.unsigned_abs()))
         }

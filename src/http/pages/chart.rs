@@ -1,7 +1,5 @@
 //! Charts of a span up to now: tables in the page, and JSON for the script that draws them.
 
-use std::collections::BTreeSet;
-
 use serde::{Deserialize, Serialize};
 
 use super::format::{Amount, Moment};
@@ -107,9 +105,8 @@ impl Chart {
         };
         // A page shows a tenant as a whole.
         view.series.retain(|series| gpu.is_some() || series.gpu.is_none());
-        let drawn: BTreeSet<&TenantName> = view.series.iter().filter_map(|one| one.tenant.as_ref()).collect();
-        let colours = app.service.tenant_colours(ctx, |tenant| drawn.contains(tenant)).await?;
-        let colour = |tenant: &TenantName| colours.get(tenant).copied().unwrap_or_default();
+        let colours = app.service.tenant_colours(ctx).await?;
+        let colour = |tenant: &TenantName| colours.get(tenant).unwrap_or_default();
         let mut chart = Self::new(call.now(), page, &view, colour);
         for panel in &mut chart.panels {
             let limit = limits.iter().find(|(measure, _)| *measure == panel.measure);

@@ -43,12 +43,13 @@ impl Call {
     pub(super) async fn pictures(&self) -> Result<Vec<(GpuRow, Option<SharingPicture>)>, ServiceError> {
         let (gpus, daemons) = (self.gpus().await?, self.daemons().await?);
         let sharing = self.app.service.sharing(&self.ctx).await?;
+        let colours = self.app.service.tenant_colours(&self.ctx).await?;
         let most = of_a_card(gpus.len());
         let picture = |row: GpuRow| {
             let daemon = daemons.iter().find(|daemon| daemon.spec.gpus.contains(row.key()));
             let both = daemon.zip(sharing.get(row.key()));
-            let picture =
-                both.map(|(daemon, sharing)| SharingPicture::of(&row.gpu, daemon, sharing, most, None));
+            let picture = both
+                .map(|(daemon, sharing)| SharingPicture::of(&row.gpu, daemon, sharing, &colours, most, None));
             (row, picture)
         };
         Ok(gpus.into_iter().map(picture).collect())
@@ -62,10 +63,12 @@ impl Call {
         first: Option<&TenantName>,
     ) -> Result<Vec<(GpuRow, SharingPicture)>, ServiceError> {
         let sharing = self.app.service.sharing(&self.ctx).await?;
+        let colours = self.app.service.tenant_colours(&self.ctx).await?;
         let rows = self.gpus().await?.into_iter().filter(|row| gpus.contains(row.key()));
         let picture = |row: GpuRow| {
             let sharing = sharing.get(row.key())?;
-            let picture = SharingPicture::of(&row.gpu, daemon, sharing, of_a_card(gpus.len()), first);
+            let most = of_a_card(gpus.len());
+            let picture = SharingPicture::of(&row.gpu, daemon, sharing, &colours, most, first);
             Some((row, picture))
         };
         Ok(rows.filter_map(picture).collect())

@@ -1,7 +1,7 @@
 //! Picture of who shares a GPU: its SMs and its memory by tenant, and what is left to give.
 
 use super::format::Amount;
-use super::strip::{Colours, SmStrip, percent};
+use super::strip::{SmStrip, percent};
 use crate::domain::TenantName;
 use crate::domain::daemon::Mode;
 use crate::domain::layout::status::PartitionStatus;
@@ -9,6 +9,7 @@ use crate::domain::sharing::{GpuSharing, TenantOnGpu};
 use crate::domain::tenant::EnforcedBy;
 use crate::service::daemons::DaemonView;
 use crate::service::host::{GpuProcessKind, GpuView};
+use crate::service::tenants::TenantColours;
 use crate::words;
 
 /// GPUs of a host whose cards have room for several tenants.
@@ -111,7 +112,7 @@ pub(super) struct MemoryPart {
 }
 
 /// Returns the strip of a GPU whose daemon has listed its partitions.
-pub(super) fn strip(gpu: &GpuView, daemon: &DaemonView, colours: &Colours) -> Option<SmStrip> {
+pub(super) fn strip(gpu: &GpuView, daemon: &DaemonView, colours: &TenantColours) -> Option<SmStrip> {
     let status = daemon.status.as_ref()?;
     let listings = status.effective.as_ref()?.partitions.as_ref()?;
     let listed = listings.iter().find(|listing| listing.gpu == gpu.uuid)?;
@@ -126,11 +127,12 @@ impl SharingPicture {
         gpu: &GpuView,
         daemon: &DaemonView,
         sharing: &GpuSharing,
+        colours: &TenantColours,
         most: usize,
         first: Option<&TenantName>,
     ) -> Self {
         let is_shared = daemon.spec.mode == Mode::Shared;
-        let strip = if is_shared { None } else { strip(gpu, daemon, &colours([sharing])) };
+        let strip = if is_shared { None } else { strip(gpu, daemon, colours) };
         let mut tenants: Vec<&TenantOnGpu> = sharing.tenants.iter().collect();
         tenants.sort_by_cached_key(|tenant| {
             let is_first = Some(&tenant.name) == first;
@@ -152,8 +154,8 @@ impl SharingPicture {
             sms,
             memory: MemoryBar::of(gpu, sharing, &tenants, most),
             tenants: tenants.len(),
-            left: words::gpu::left(sharing),
-            is_negative: sharing.bytes_left.is_some_and(|bytes| bytes < 0),
+            left: words::gpu::left(sharing.left),
+            is_negative: sharing.left.bytes.is_some_and(|bytes| bytes < 0),
         }
     }
 }
@@ -202,10 +204,4 @@ impl MemoryBar {
 #[allow(clippy::cast_precision_loss, reason = "a place on a bar")]
 pub(super) fn length(of: u64, scale: u64) -> f64 {
     (of as f64 / scale.max(1) as f64 * 10_000.0).round() / 100.0
-}
-
-/// Returns the colours of tenants on some GPUs.
-pub(super) fn colours<'s>(sharing: impl IntoIterator<Item = &'s GpuSharing>) -> Colours {
-    let tenants = sharing.into_iter().flat_map(|sharing| &sharing.tenants);
-    tenants.map(|tenant| (tenant.name.clone(), tenant.colour)).collect()
 }

@@ -2,16 +2,12 @@
 //!
 //! The number of SMs per cell is exact. Their position on the die is known only to MPS, so partitions stand in the daemon's order.
 
-use std::collections::BTreeMap;
-
 use crate::domain::count::counted;
 use crate::domain::layout::AddStep;
 use crate::domain::layout::status::PartitionStatus;
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::{PartitionId, TenantName};
-
-/// Colours of tenants, by their numbers.
-pub(super) type Colours = BTreeMap<TenantName, u8>;
+use crate::service::tenants::TenantColours;
 
 /// The owner of SMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,8 +64,8 @@ impl Cell {
         Self { owner, name, chunks, sms, id, tenants, in_use, clients, is_changed, x: 0.0, width: 0.0 }
     }
 
-    fn bound_to(self, tenants: &[TenantName], colours: &Colours) -> Self {
-        let colour = tenants.first().and_then(|tenant| colours.get(tenant).copied());
+    fn bound_to(self, tenants: &[TenantName], colours: &TenantColours) -> Self {
+        let colour = tenants.first().and_then(|tenant| colours.get(tenant));
         Self { owner: Owner::Partition(colour), tenants: tenants.to_vec(), ..self }
     }
 
@@ -128,7 +124,7 @@ impl SmStrip {
         listed: &GpuPartitions,
         chunk_sms: u32,
         named: &[&PartitionStatus],
-        colours: &Colours,
+        colours: &TenantColours,
     ) -> Self {
         let mut cells = Vec::new();
         for (number, partition) in listed.partitions.iter().enumerate() {
@@ -155,7 +151,7 @@ impl SmStrip {
         sms: u32,
         chunk_sms: u32,
         chunk_count: u32,
-        colours: &Colours,
+        colours: &TenantColours,
     ) -> Self {
         let parts: Vec<StripPart> = partitions
             .map(|AddStep { partition, chunks, tenants, .. }| StripPart {
@@ -177,7 +173,7 @@ impl SmStrip {
         sms: u32,
         chunk_sms: u32,
         free_chunks: u32,
-        colours: &Colours,
+        colours: &TenantColours,
     ) -> Self {
         let mut cells: Vec<Cell> = Vec::new();
         for StripPart { name, chunks, sms, tenants, clients, is_changed } in parts {
@@ -223,6 +219,8 @@ mod tests {
     use super::*;
     use crate::domain::GpuUuid;
     use crate::domain::partitions::ListedPartition;
+    use crate::domain::tenant::Tenant;
+    use crate::testing::tenant;
 
     fn partition(id: &str, chunks: u32, sms: u32) -> ListedPartition {
         ListedPartition {
@@ -238,8 +236,9 @@ mod tests {
         strip.cells.iter().map(Cell::description).collect()
     }
 
-    fn colours() -> Colours {
-        [(TenantName::parse("web").expect("a name"), 3)].into()
+    fn colours() -> TenantColours {
+        let web = tenant("web", r#"{"daemon":"gpu0","uid":0}"#);
+        TenantColours::of(Tenant { directory: web.directory.coloured(3), ..web })
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::http::problem::Reply;
 use crate::service::events::Order;
 use crate::service::incidents::IncidentView;
 use crate::service::page::{MAX_LIMIT, Page};
+use crate::service::tenants::TenantColours;
 use crate::service::tenants::clients::{ClientFilter, ClientView};
 
 /// Spans of the timeline, in words.
@@ -180,7 +181,7 @@ async fn show(call: Call, query: ListQuery) -> Reply {
     let since = IncidentFilter { since: Some(window.from), ..IncidentFilter::default() };
     let mut incidents = app.service.incidents(ctx, since, &page).await?.items;
     incidents.retain(|incident| incident.opened_at < window.until);
-    let colours = app.service.tenant_colours(ctx, |_| true).await?;
+    let colours = app.service.tenant_colours(ctx).await?;
     let names = call.gpu_names().await;
     let mut lanes = Vec::new();
     let mut daemons: Vec<(DaemonName, String)> = call
@@ -252,7 +253,7 @@ fn lane(
     gpus: String,
     stays: &[ClientStay],
     incidents: &[IncidentView],
-    colours: &BTreeMap<TenantName, u8>,
+    colours: &TenantColours,
     window: TimeWindow,
 ) -> Lane {
     // The row of a client is the first that is free again when it connects.
@@ -361,12 +362,12 @@ mod tests {
         };
         let stays = [stay(1, 0, 500), stay(2, 100, 900), stay(3, 600, 700)];
         let window = TimeWindow { from: 0, until: 1000 };
-        let lane = lane(daemon.clone(), String::new(), &stays, &[], &BTreeMap::new(), window);
+        let lane = lane(daemon.clone(), String::new(), &stays, &[], &TenantColours::default(), window);
         let bars: Vec<_> = lane.clients.iter().map(|bar| (bar.y, bar.x, bar.width)).collect();
         assert_eq!(bars, [(0, 0.0, 500.0), (ROW, 100.0, 800.0), (0, 600.0, 100.0)]);
         assert_eq!((lane.height, lane.more), (2 * ROW, 0));
         let many: Vec<ClientStay> = (0..20).map(|pid| stay(pid, 0, 900)).collect();
-        let lane = super::lane(daemon.clone(), String::new(), &many, &[], &BTreeMap::new(), window);
+        let lane = super::lane(daemon.clone(), String::new(), &many, &[], &TenantColours::default(), window);
         assert_eq!((lane.clients.len(), lane.more), (ROWS, 20 - ROWS));
     }
 }

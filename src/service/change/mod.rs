@@ -4,14 +4,17 @@
 //! daemons follow from what differs in the end ([`save`]). A dry run is a change that is not saved.
 
 mod save;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use sqlx::SqliteConnection;
 
+use self::tenants::StagedTenants;
 use crate::domain::daemon::{Daemon, DaemonSpec, Incarnation};
 use crate::domain::event::{DomainEvent, EventCause};
 use crate::domain::gpu::{Gpu, full_name, known};
@@ -24,6 +27,7 @@ use crate::gpu::Inventory;
 use crate::service::access::audit_log::ChangeRecord;
 use crate::service::access::context::Permit;
 use crate::service::access::endings::{SessionEnd, SessionEnding};
+use crate::service::cache::TenantsOfDaemons;
 use crate::service::error::Found as _;
 use crate::service::error::conflict;
 use crate::service::{Backend, Result, ServiceError, namesake_refusal, refuse_namesake, unavailable};
@@ -44,7 +48,7 @@ pub(in crate::service) enum ChangeScope {
 #[derive(Debug, Clone, Default)]
 pub(in crate::service) struct Objects {
     pub(in crate::service) daemons: BTreeMap<DaemonName, Daemon>,
-    pub(in crate::service) tenants: BTreeMap<TenantName, Tenant>,
+    pub(in crate::service) tenants: StagedTenants,
     holders: BTreeMap<GpuUuid, DaemonName>,
 }
 
@@ -52,13 +56,13 @@ impl Objects {
     /// Reads all daemons and tenants.
     pub(in crate::service) async fn load(db: &mut SqliteConnection) -> Result<Self, StoreError> {
         let daemons = store::daemons::all(&mut *db).await?;
-        Ok(Self::of(daemons, store::tenants::all(db).await?))
+        Ok(Self::of(daemons, Arc::new(store::tenants::all(db).await?)))
     }
 
-    fn of(daemons: Vec<Daemon>, tenants: Vec<Tenant>) -> Self {
+    fn of(daemons: Vec<Daemon>, tenants: Arc<Vec<Tenant>>) -> Self {
         Self {
             daemons: daemons.into_iter().map(|daemon| (daemon.name.clone(), daemon)).collect(),
-            tenants: tenants.into_iter().map(|tenant| (tenant.name.clone(), tenant)).collect(),
+            tenants: StagedTenants::of(tenants),
             holders: BTreeMap::new(),
         }
     }
@@ -130,10 +134,11 @@ impl Backend {
     {
         let gpus = self.query_inventory(Inventory::known_gpus).await?.map_err(unavailable)?;
         let record = ChangeRecord::of(permit, dry_run)?;
+        let cached = self.cache.tenants.last().map(|(_, cached)| cached);
         let (manager_uid, now) = (self.parts.manager_uid, permit.ctx().clock.unix_ms());
         let changed = self.parts.store.write(move |db| {
             Box::pin(async move {
-                let mut change = Change::load(db, scope, gpus, now, record, dry_run).await?;
+                let mut change = Change::load(db, scope, cached, gpus, now, record, dry_run).await?;
                 let value = job(&mut change).await?;
                 let changed = change.finish(manager_uid, value).await?;
                 let end = if changed.is_kept { TransactionEnd::Commit } else { TransactionEnd::RollBack };
@@ -159,16 +164,23 @@ impl<'c> Change<'c> {
     async fn load(
         db: Transaction<'c>,
         scope: ChangeScope,
+        cached: Option<Arc<TenantsOfDaemons>>,
         known_gpus: Vec<Gpu>,
         now: i64,
         record: ChangeRecord,
         dry_run: bool,
     ) -> Result<Self, StoreError> {
         let daemons = store::daemons::all(&mut *db).await?;
-        let tenants = match &scope {
-            ChangeScope::Whole => store::tenants::all(&mut *db).await?,
-            ChangeScope::Daemon(name) => store::tenants::of_daemon(&mut *db, name).await?,
-            ChangeScope::Tenant(name, to) => store::tenants::beside(&mut *db, name, to.as_ref()).await?,
+        let cached = cached.filter(|cached| cached.daemons == daemons);
+        let tenants = match (cached, &scope) {
+            (Some(cached), _) if cached.marks == store::tenants::marks(&mut *db).await? => {
+                Arc::clone(&cached.tenants)
+            }
+            (_, ChangeScope::Whole) => Arc::new(store::tenants::all(&mut *db).await?),
+            (_, ChangeScope::Daemon(name)) => Arc::new(store::tenants::of_daemon(&mut *db, name).await?),
+            (_, ChangeScope::Tenant(name, to)) => {
+                Arc::new(store::tenants::beside(&mut *db, name, to.as_ref()).await?)
+            }
         };
         let mut loaded = Objects::of(daemons, tenants);
         let mut facts = BTreeMap::new();
@@ -177,7 +189,7 @@ impl<'c> Change<'c> {
             facts.insert(gpu, gpu_facts);
         }
         Ok(Self {
-            gpus: known(known_gpus, facts),
+            gpus: known(known_gpus, &facts),
             now,
             maintenance: store::maintenance::get(&mut *db).await?,
             objects: loaded.clone(),
@@ -270,7 +282,7 @@ impl<'c> Change<'c> {
                     finished: false,
                     held: false,
                 };
-                self.objects.tenants.insert(name.clone(), tenant);
+                self.objects.tenants.insert(tenant);
             }
         }
         Ok(())
@@ -317,7 +329,9 @@ impl<'c> Change<'c> {
     pub(in crate::service) async fn refuse_namesake(&mut self, kind: &'static str, name: &str) -> Result<()> {
         let mut names: Box<dyn Iterator<Item = &str> + Send> = match kind {
             "daemon" => Box::new(self.objects.daemons.keys().map(DaemonName::as_str)),
-            "tenant" if self.is_whole => Box::new(self.objects.tenants.keys().map(TenantName::as_str)),
+            "tenant" if self.is_whole => {
+                Box::new(self.objects.tenants.values().map(|tenant| tenant.name.as_str()))
+            }
             _ => return refuse_namesake(&mut *self.db, kind, name).await,
         };
         let folded = |name: &str| name.replace('-', "_");

@@ -1,7 +1,8 @@
 //! The end of a change: everything that follows from the difference between the objects as they were loaded and as they are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use super::tenants::TouchedTenant;
 use super::{Change, Changed, Objects};
 use crate::domain::audit::{EXPIRE, Target};
 use crate::domain::daemon::Incarnation;
@@ -28,8 +29,9 @@ impl Change<'_> {
 
     /// Raises the generation of each daemon whose tenants change, once, and numbers new tenants after earlier ones of their names.
     async fn number(&mut self) -> Result<()> {
-        let new = self.objects.tenants.keys().filter(|name| !self.loaded.tenants.contains_key(*name));
-        let new: Vec<&TenantName> = new.collect();
+        let new = self.objects.tenants.touched();
+        let new = new.filter(|tenant| tenant.before.is_none() && tenant.after.is_some());
+        let new: Vec<TenantName> = new.map(|tenant| tenant.name.clone()).collect();
         if !new.is_empty() {
             for (name, last) in store::tenants::last_generations(&mut *self.db, &new).await? {
                 if let Some(tenant) = self.objects.tenants.get_mut(&name) {
@@ -45,9 +47,10 @@ impl Change<'_> {
             }
         }
         let Objects { daemons, tenants, .. } = &mut self.objects;
-        for tenant in tenants.values_mut() {
-            let before = self.loaded.tenants.get(&tenant.name);
-            if before.is_none_or(|before| before.generation != tenant.generation)
+        let changed = tenants.touched().filter(TouchedTenant::has_new_generation);
+        let changed: Vec<TenantName> = changed.map(|tenant| tenant.name.clone()).collect();
+        for name in changed {
+            if let Some(tenant) = tenants.get_mut(&name)
                 && let Some(daemon) = daemons.get(&tenant.spec.daemon)
             {
                 tenant.daemon_generation = daemon.generation;
@@ -58,18 +61,15 @@ impl Change<'_> {
 
     /// The daemons that get or lose a tenant, or have one whose spec changed.
     pub(super) fn with_changed_tenants(&self) -> BTreeSet<DaemonName> {
-        let (before, after) = (&self.loaded.tenants, &self.objects.tenants);
-        let differs = |tenant: &Tenant, others: &BTreeMap<TenantName, Tenant>| {
-            others.get(&tenant.name).is_none_or(|other| other.generation != tenant.generation)
-        };
-        let changed = after.values().filter(|tenant| differs(tenant, before));
-        let changed = changed.chain(before.values().filter(|tenant| differs(tenant, after)));
-        changed.map(|tenant| tenant.spec.daemon.clone()).collect()
+        let changed = self.objects.tenants.touched().filter(TouchedTenant::has_new_generation);
+        let sides = changed.flat_map(|tenant| tenant.before.into_iter().chain(tenant.after));
+        sides.map(|tenant| tenant.spec.daemon.clone()).collect()
     }
 
     fn deleted_tenants(&self) -> Vec<TenantName> {
-        let names = self.loaded.tenants.keys();
-        names.filter(|name| !self.objects.tenants.contains_key(*name)).cloned().collect()
+        let touched = self.objects.tenants.touched();
+        let deleted = touched.filter(|tenant| tenant.before.is_some() && tenant.after.is_none());
+        deleted.map(|tenant| tenant.name.clone()).collect()
     }
 
     /// Writes rows, events and audit rows; returns the tokens that are revoked with their tenants.
@@ -79,12 +79,12 @@ impl Change<'_> {
             revoked.extend(self.delete_tenant(&name).await?);
         }
         self.save_daemons().await?;
-        let tenants = self.objects.tenants.values();
-        let changed: Vec<&Tenant> =
-            tenants.filter(|tenant| self.loaded.tenants.get(&tenant.name) != Some(*tenant)).collect();
-        store::tenants::put(&mut *self.db, &changed).await?;
-        for tenant in self.objects.tenants.values() {
-            let before = self.loaded.tenants.get(&tenant.name);
+        let changed = self.objects.tenants.touched().filter(|tenant| tenant.before != tenant.after);
+        let changed: Vec<(Option<&Tenant>, &Tenant)> =
+            changed.filter_map(|tenant| Some((tenant.before, tenant.after?))).collect();
+        store::tenants::put(&mut *self.db, &changed.iter().map(|(_, after)| *after).collect::<Vec<_>>())
+            .await?;
+        for (before, tenant) in changed {
             let daemon = Some(tenant.spec.daemon.clone());
             let name = tenant.name.clone();
             let specs = (before.map(|before| on_record(&before.spec)), Some(on_record(&tenant.spec)));
@@ -107,7 +107,7 @@ impl Change<'_> {
     }
 
     async fn delete_tenant(&mut self, name: &TenantName) -> Result<Vec<TokenId>> {
-        let Some(tenant) = self.loaded.tenants.get(name) else { return Ok(Vec::new()) };
+        let Some(tenant) = self.objects.tenants.loaded(name) else { return Ok(Vec::new()) };
         let before = store::tokens::of_tenant(&mut *self.db, name).await?;
         let by = self.record.by.clone();
         store::tenants::delete(&mut *self.db, name).await?;
@@ -183,7 +183,7 @@ impl Change<'_> {
         let mut desired = Vec::new();
         for name in names {
             let Some(daemon) = self.objects.daemons.get(name) else { continue };
-            let tenants: Vec<Tenant> = self.objects.tenants_of(name).cloned().collect();
+            let tenants: Vec<&Tenant> = self.objects.tenants_of(name).collect();
             let (gpus, maintenance) = (&self.gpus, self.maintenance.as_ref());
             let value =
                 store::plans::desired_of(&mut *self.db, daemon, &tenants, gpus, maintenance, manager_uid);

@@ -34,6 +34,21 @@ where
     T: Send + 'static,
     F: for<'a, 'c> FnOnce(&'a mut Change<'c>) -> BoxFuture<'a, Result<T>> + Send + 'static,
 {
+    change_beside(store, None, action, dry_run, job).await
+}
+
+/// Makes a change with tenants that are in memory.
+async fn change_beside<T, F>(
+    store: &Store,
+    cached: Option<Arc<TenantsOfDaemons>>,
+    action: &'static str,
+    dry_run: bool,
+    job: F,
+) -> Result<Changed<T>>
+where
+    T: Send + 'static,
+    F: for<'a, 'c> FnOnce(&'a mut Change<'c>) -> BoxFuture<'a, Result<T>> + Send + 'static,
+{
     let ctx = RequestContext::of_manager(Clock::system(), action, Target::Daemon(gpu0()));
     let permit = ctx.require(Right::Administer).expect("the manager may");
     let permit = if action == "ADOPT" { permit.adopting(gpu0()) } else { permit };
@@ -41,7 +56,7 @@ where
     let changed = store.write(move |db| {
         Box::pin(async move {
             let scope = ChangeScope::Whole;
-            let mut change = Change::load(db, scope, vec![h200(0)], 1, record, dry_run).await?;
+            let mut change = Change::load(db, scope, cached, vec![h200(0)], 1, record, dry_run).await?;
             let value = job(&mut change).await?;
             let changed = change.finish(0, value).await?;
             let end = if changed.is_kept { TransactionEnd::Commit } else { TransactionEnd::RollBack };
@@ -55,12 +70,15 @@ async fn put_web(store: &Store, dry_run: bool, more: &str) -> Tenant {
     let spec = spec(&format!("{{\"daemon\":\"gpu0\",\"uid\":7{more}}}"));
     let changed =
         change(store, "PUT", dry_run, |change| Box::pin(async move { change.put_tenant(&web(), spec) }));
-    changed.await.expect("written").objects.tenants.remove(&web()).expect("a tenant")
+    changed.await.expect("written").objects.tenants.get(&web()).expect("a tenant").clone()
 }
 
 async fn delete_web(store: &Store, action: &'static str) {
     let changed = change(store, action, false, |change| {
-        Box::pin(async move { Ok(change.objects.tenants.remove(&web())) })
+        Box::pin(async move {
+            change.objects.tenants.remove(&web());
+            Ok(())
+        })
     });
     changed.await.expect("written");
 }
@@ -138,4 +156,38 @@ async fn adoption_and_release_have_own_events() {
         let held = changed.await.expect("written").objects.holder(&h200(0).uuid).cloned();
         assert_eq!((last_event(&store).await.kind, held), (kind, is_there.then(gpu0)));
     }
+}
+
+#[tokio::test]
+async fn tenants_in_memory_count_while_they_hold() {
+    let (_directory, store) = store().await;
+    put_web(&store, false, ",\"sms\":8").await;
+    // An empty list in place of the tenants shows which of the two was used.
+    let cached = async || {
+        let mut reader = store.read().await.expect("a reader");
+        let daemons = store::daemons::all(&mut reader).await.expect("daemons");
+        let marks = store::tenants::marks(&mut reader).await.expect("marks");
+        Arc::new(TenantsOfDaemons { daemons, marks, tenants: Arc::default() })
+    };
+    let is_read = async |cached: &Arc<TenantsOfDaemons>| {
+        let job = |change: &mut Change<'_>| change.objects.tenants.get(&web()).is_some();
+        let cached = Some(Arc::clone(cached));
+        let seen = change_beside(&store, cached, "PUT", true, move |change| {
+            let is_there = job(change);
+            Box::pin(async move { Ok(is_there) })
+        });
+        seen.await.expect("seen").value
+    };
+    let before = cached().await;
+    assert!(!is_read(&before).await, "nothing has changed");
+    put_web(&store, false, ",\"sms\":16").await;
+    assert!(is_read(&before).await, "the generation of the daemon has");
+    let before = cached().await;
+    let finished = change(&store, "PUT", false, |change| {
+        change.objects.tenants.get_mut(&web()).expect("there").finished = true;
+        Box::pin(async { Ok(()) })
+    });
+    finished.await.expect("written");
+    assert!(is_read(&before).await, "a mark has");
+    assert!(!is_read(&cached().await).await);
 }

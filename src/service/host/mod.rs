@@ -3,12 +3,13 @@
 pub(super) mod gpu_view;
 pub(super) mod initialized;
 pub mod operations;
-mod sharing;
+pub(super) mod sharing;
 pub mod startup;
 mod vitals;
 
 pub use gpu_view::{GpuProcessKind, GpuProcessView, GpuView};
 pub use initialized::ReadOnly;
+pub use sharing::SharedGpus;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,15 +21,15 @@ use crate::domain::admission::memory_of;
 use crate::domain::capability::HostCapability;
 use crate::domain::condition::Condition;
 use crate::domain::daemon::Daemon;
-use crate::domain::gpu::{Gpu, GpuProcess, GpuRef, cuda_version, shown_index};
+use crate::domain::gpu::{Gpu, GpuProcess, GpuRef, cuda_version, known, shown_index};
 use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
 use crate::domain::{GpuUuid, shares};
 use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
 use crate::service::access::context::RequestContext;
+use crate::service::cache::LimitSum;
 use crate::service::readings::once;
-use crate::service::tenants::cache::LimitSum;
 use crate::service::{Backend, Result, Service, ServiceError, unavailable};
 use crate::store;
 use crate::supervisor::is_server;
@@ -253,20 +254,21 @@ impl Backend {
         let read = async {
             let driver = self.query_inventory(crate::gpu::Inventory::known_driver).await?;
             let driver = driver.map_err(unavailable)?;
-            Ok(driver.simulated.then(|| driver.profile.unwrap_or_default()))
+            Ok::<_, ServiceError>(driver.simulated.then(|| driver.profile.unwrap_or_default()))
         };
-        once(|readings| &readings.simulated, read).await.ok()?
+        // A host never becomes another while a manager runs.
+        self.simulated.get_or_try_init(|| read).await.ok()?.clone()
     }
 
     async fn gpu_views(&self) -> Result<Vec<GpuView>> {
         let gpus = self.seen_gpus().await?;
-        let held = store::gpus::held(&mut *self.parts.store.read().await?).await?;
+        let held = self.stored_gpus().await?;
         let mut views = self.views_of(&gpus).await?;
         for (view, gpu) in views.iter_mut().zip(&gpus) {
             view.index = shown_index(gpu, &gpus);
         }
-        for uuid in held.into_keys().filter(|uuid| gpus.iter().all(|gpu| gpu.uuid != *uuid)) {
-            views.push(self.never_seen(uuid).await?);
+        for uuid in held.keys().filter(|uuid| gpus.iter().all(|gpu| gpu.uuid != **uuid)) {
+            views.push(self.never_seen(uuid.clone()).await?);
         }
         views.sort_by_key(|view| view.index.unwrap_or(u32::MAX));
         Ok(views)
@@ -275,12 +277,12 @@ impl Backend {
     /// The GPUs as the driver reports them now, and missing ones that a daemon has.
     async fn seen_gpus(&self) -> Result<Vec<Gpu>> {
         let present = self.present_gpus().await?;
-        Ok(store::gpus::all(&mut *self.parts.store.read().await?, present).await?)
+        Ok(known(present, &*self.stored_gpus().await?))
     }
 
     /// The sums of limits as of the last commit.
     async fn limit_sums(&self) -> Result<Arc<BTreeMap<GpuUuid, LimitSum>>> {
-        // Before everything that is read: a commit in between makes the sums newer than their number, and never older.
+        // Before everything that is read, as in [`Cached::committed`].
         let commit = self.parts.store.last_commit();
         if let Some(kept) = self.cache.limit_sums.at(commit) {
             return Ok(kept);
@@ -371,8 +373,14 @@ impl Backend {
         // All at once: the driver and `/proc` are read on a thread that may wait.
         self.query_inventory(move |inventory| {
             let mut listed = BTreeMap::new();
-            for gpu in present {
-                match inventory.processes(&gpu) {
+            let by_gpu = inventory.processes_on(&present).unwrap_or_else(|error| {
+                if error.is_news() {
+                    tracing::warn!(%error, "the driver did not list the processes of the GPUs");
+                }
+                Vec::new()
+            });
+            for (gpu, processes) in by_gpu {
+                match processes {
                     Ok(processes) => {
                         listed.insert(gpu, processes.into_iter().map(&view).collect());
                     }

@@ -1,19 +1,40 @@
 //! Sharing of the GPUs of each daemon.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::domain::access::Right;
+use crate::domain::gpu::Gpu;
 use crate::domain::sharing::{GpuSharing, Held, SharedDaemon};
 use crate::domain::tenant::Tenant;
 use crate::domain::{GpuUuid, TenantName};
 use crate::service::access::context::RequestContext;
 use crate::service::{Result, Service};
 
+/// The sharing of each GPU that a daemon has.
+#[derive(Debug, Default)]
+pub struct SharedGpus {
+    /// The GPUs as it was computed from.
+    gpus: Vec<Gpu>,
+    sharing: BTreeMap<GpuUuid, GpuSharing>,
+}
+
+impl SharedGpus {
+    /// The sharing of a GPU; `None` if no daemon has it.
+    pub fn get(&self, gpu: &GpuUuid) -> Option<&GpuSharing> {
+        self.sharing.get(gpu)
+    }
+}
+
 impl Service {
     /// Returns who shares each GPU that a daemon has, by the last poll of the daemon.
-    pub async fn sharing(&self, ctx: &RequestContext) -> Result<BTreeMap<GpuUuid, GpuSharing>> {
+    pub async fn sharing(&self, ctx: &RequestContext) -> Result<Arc<SharedGpus>> {
         let backend = self.with(&ctx.require(Right::View)?);
-        let (gpus, daemons) = (backend.held_gpus().await?, backend.stored_daemons().await?);
+        let (version, gpus) = (backend.version(), backend.held_gpus().await?);
+        if let Some(cached) = backend.cache.sharing.at(version).filter(|cached| cached.gpus == gpus) {
+            return Ok(cached);
+        }
+        let daemons = backend.stored_daemons().await?;
         let tenants = backend.stored_tenants().await?;
         let clients = backend.attributed().await?;
         let mut held: BTreeMap<&GpuUuid, BTreeMap<Option<&TenantName>, Held>> = BTreeMap::new();
@@ -45,6 +66,6 @@ impl Service {
                 sharing.insert(gpu.uuid.clone(), shared.on(gpu, held));
             }
         }
-        Ok(sharing)
+        Ok(backend.cache.sharing.keep(version, SharedGpus { gpus, sharing }))
     }
 }

@@ -33,7 +33,8 @@ pub(super) async fn with_layouts(
     stored.daemons = objects.daemons.into_iter().map(|(name, daemon)| (name, daemon.spec)).collect();
     let draining = objects.tenants.values().filter(|tenant| tenant.draining);
     stored.draining = draining.map(|tenant| tenant.name.clone()).collect();
-    stored.tenants = objects.tenants.into_iter().map(|(name, tenant)| (name, tenant.spec)).collect();
+    let tenants = objects.tenants.values();
+    stored.tenants = tenants.map(|tenant| (tenant.name.clone(), tenant.spec.clone())).collect();
     let mut older: BTreeSet<VersionRef> = BTreeSet::new();
     older.extend(stored.daemons.values().filter_map(|daemon| Some(daemon.layout.as_ref()?.version_ref())));
     if let Some(file) = file {

@@ -1,18 +1,47 @@
 //! Committed daemons and tenants, from memory if nothing was committed since the last read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::cache::TenantsOfDaemons;
-use crate::domain::DaemonName;
 use crate::domain::access::Right;
 use crate::domain::daemon::Daemon;
+use crate::domain::gpu::GpuFacts;
+use crate::domain::maintenance::Maintenance;
 use crate::domain::tenant::Tenant;
+use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::service::access::context::RequestContext;
+use crate::service::cache::TenantsOfDaemons;
 use crate::service::{Backend, Result, Service};
 use crate::store::{self, StoreError};
 
+/// Colours of tenants in pictures, by their numbers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TenantColours(Arc<Vec<Tenant>>);
+
+impl TenantColours {
+    /// The colour of a tenant; `None` for one that is not there any more.
+    pub fn get(&self, tenant: &TenantName) -> Option<u8> {
+        named(&self.0, tenant).map(|tenant| tenant.directory.colour())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(tenant: Tenant) -> Self {
+        Self(Arc::new(vec![tenant]))
+    }
+}
+
+/// Finds a tenant among all, which are sorted by name.
+pub(in crate::service) fn named<'t>(tenants: &'t [Tenant], name: &TenantName) -> Option<&'t Tenant> {
+    let at = tenants.binary_search_by_key(&name, |tenant| &tenant.name).ok()?;
+    tenants.get(at)
+}
+
 impl Service {
+    /// The colours of all tenants.
+    pub async fn tenant_colours(&self, ctx: &RequestContext) -> Result<TenantColours> {
+        Ok(TenantColours(self.with(&ctx.require(Right::ViewOwn)?).stored_tenants().await?))
+    }
+
     /// Counts the tenants of each daemon; daemons without a tenant are left out.
     pub async fn tenant_counts(&self, ctx: &RequestContext) -> Result<BTreeMap<DaemonName, u64>> {
         let backend = self.with(&ctx.require(Right::View)?);
@@ -22,18 +51,33 @@ impl Service {
         }
         Ok(counts)
     }
+
+    /// The users of a daemon's tenants.
+    pub async fn users_of(&self, ctx: &RequestContext, daemon: &DaemonName) -> Result<BTreeSet<u32>> {
+        let tenants = self.with(&ctx.require(Right::View)?).stored_tenants().await?;
+        Ok(tenants.iter().filter(|one| one.spec.daemon == *daemon).map(|one| one.spec.uid).collect())
+    }
 }
 
 impl Backend {
     /// All daemons by name.
     pub(in crate::service) async fn stored_daemons(&self) -> Result<Arc<Vec<Daemon>>, StoreError> {
-        // Before the read: a commit in between makes the value newer than its number, and never older.
-        let commit = self.parts.store.last_commit();
-        if let Some(cached) = self.cache.daemons.at(commit) {
-            return Ok(cached);
-        }
-        let read = store::daemons::all(&mut *self.parts.store.read().await?).await?;
-        Ok(self.cache.daemons.keep(commit, read))
+        self.cache.daemons.committed(&self.parts.store, |db| Box::pin(store::daemons::all(db))).await
+    }
+
+    /// The maintenance of the host, if there is one.
+    pub(in crate::service) async fn stored_maintenance(
+        &self,
+    ) -> Result<Arc<Option<Maintenance>>, StoreError> {
+        let Self { cache, parts, .. } = self;
+        cache.maintenance.committed(&parts.store, |db| Box::pin(store::maintenance::get(db))).await
+    }
+
+    /// The GPUs that daemons hold, as they were last seen.
+    pub(in crate::service) async fn stored_gpus(
+        &self,
+    ) -> Result<Arc<BTreeMap<GpuUuid, Option<GpuFacts>>>, StoreError> {
+        self.cache.held_gpus.committed(&self.parts.store, |db| Box::pin(store::gpus::held(db))).await
     }
 
     /// One daemon.

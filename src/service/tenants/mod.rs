@@ -1,7 +1,6 @@
 //! Tenants: created and read; and their environment.
 
-pub(super) mod cache;
-mod client_view;
+pub(super) mod client_view;
 pub mod clients;
 mod committed;
 mod conditions;
@@ -16,6 +15,9 @@ mod provisioning;
 mod readiness;
 mod verification;
 mod writing;
+
+pub use committed::TenantColours;
+pub(in crate::service) use committed::named;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,6 +80,17 @@ pub struct TenantView {
     /// In the answer to a PUT, also to a dry run: the fields that had a value and get their defaults.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
+}
+
+/// The conditions of a tenant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TenantConditions {
+    /// Its name.
+    pub name: TenantName,
+    /// Its daemon.
+    pub daemon: DaemonName,
+    /// The conditions.
+    pub conditions: Vec<Condition>,
 }
 
 /// The environment of a tenant's processes.
@@ -163,7 +176,7 @@ impl Service {
         let service = Arc::clone(backend);
         let (key, dry_run) = (name.clone(), options.dry_run);
         let scope = ChangeScope::Tenant(name.clone(), Some(on.clone()));
-        let mut changed = transact!(backend, change(&permit, scope, dry_run), |change| {
+        let changed = transact!(backend, change(&permit, scope, dry_run), |change| {
             let spec = spec.resolve_gpus(&change.gpus).map_err(ServiceError::invalid)?;
             spec.check().map_err(ServiceError::invalid)?;
             spec.check_expiry(change.now).map_err(ServiceError::invalid)?;
@@ -175,7 +188,7 @@ impl Service {
         })?;
         // As they would be, also after a dry run.
         let of_daemon: Vec<Tenant> = changed.objects.tenants_of(&on).cloned().collect();
-        let tenant = changed.objects.tenants.remove(&name).found("tenant", &name)?;
+        let tenant = changed.objects.tenants.get(&name).found("tenant", &name)?.clone();
         let before = changed.value;
         let mut value = backend.tenant_view(ctx, tenant, &changed.gpus, Some(&of_daemon)).await?;
         value.removed = before.as_ref().map(|before| removed(&before.spec, &value.spec)).unwrap_or_default();
@@ -201,34 +214,38 @@ impl Service {
         page: &Page,
     ) -> Result<Paged<TenantView>> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
-        page.key::<TenantName>()?;
-        let (stored, daemons) = (backend.stored_tenants().await?, backend.stored_daemons().await?);
-        let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
-        let listed = stored.iter().filter(|tenant| {
-            tenant.name.as_str() > page.after.as_str()
-                && ctx.actor.sees(Some(&tenant.name))
-                && filter.fits(tenant)
-        });
-        let paged = page.cut(listed.take(rows).collect(), |tenant| tenant.name.to_string());
+        let (stored, paged) = backend.tenant_page(ctx, filter, page).await?;
         let mut verifications = match (paged.items.first(), paged.items.last()) {
             (Some(first), Some(last)) => {
                 let mut reader = backend.parts.store.read().await?;
-                store::verifications::between(&mut reader, &first.name, &last.name).await?
+                let (first, last) = (&stored[*first].name, &stored[*last].name);
+                store::verifications::between(&mut reader, first, last).await?
             }
             _ => BTreeMap::new(),
         };
-        let (gpus, clients) = (backend.held_gpus().await?, backend.attributed().await?);
-        let used = |daemon: &&Daemon| paged.items.iter().any(|tenant| tenant.spec.daemon == daemon.name);
-        let daemons: Vec<&Daemon> = daemons.iter().filter(used).collect();
-        let blockers = backend.tenant_blockers(&paged.items, &daemons).await?;
-        let reads = backend.tenant_reads(ctx, &gpus, &daemons, &stored, &clients, &blockers);
-        let views = paged.items.into_iter().map(|tenant| {
-            let mut view = backend.view_with(&reads, tenant, verifications.remove(&tenant.name));
+        let view = |reads: &TenantReads<'_>, tenant: &Tenant| {
+            let mut view = backend.view_with(reads, tenant, verifications.remove(&tenant.name));
             // A list of many tenants of one daemon would be mostly shares.
             keep_own_share(&view.name, &mut view.status);
             view
-        });
-        Ok(Paged { items: views.collect(), next_cursor: paged.next_cursor })
+        };
+        backend.each_of(ctx, &stored, paged, view).await
+    }
+
+    /// The conditions of tenants by name: a small part of a view.
+    pub async fn tenant_conditions(
+        &self,
+        ctx: &RequestContext,
+        page: &Page,
+    ) -> Result<Paged<TenantConditions>> {
+        let backend = self.with(&ctx.require(Right::ViewOwn)?);
+        let (stored, paged) = backend.tenant_page(ctx, &TenantFilter::default(), page).await?;
+        let conditions = |reads: &TenantReads<'_>, tenant: &Tenant| TenantConditions {
+            name: tenant.name.clone(),
+            daemon: tenant.spec.daemon.clone(),
+            conditions: backend.status_with(reads, tenant, None).conditions,
+        };
+        backend.each_of(ctx, &stored, paged, conditions).await
     }
 
     /// The environment of a tenant's processes.
@@ -258,6 +275,45 @@ impl Service {
 }
 
 impl Backend {
+    /// A page of the tenants that an actor sees, as their places among all.
+    async fn tenant_page(
+        &self,
+        ctx: &RequestContext,
+        filter: &TenantFilter,
+        page: &Page,
+    ) -> Result<(Arc<Vec<Tenant>>, Paged<usize>)> {
+        page.key::<TenantName>()?;
+        let stored = self.stored_tenants().await?;
+        let rows = usize::try_from(page.rows()).unwrap_or(usize::MAX);
+        let is_listed = |tenant: &Tenant| {
+            tenant.name.as_str() > page.after.as_str()
+                && ctx.actor.sees(Some(&tenant.name))
+                && filter.fits(tenant)
+        };
+        let listed = stored.iter().enumerate().filter(|(_, tenant)| is_listed(tenant)).map(|(at, _)| at);
+        let paged = page.cut(listed.take(rows).collect(), |at| stored[*at].name.to_string());
+        Ok((stored, paged))
+    }
+
+    /// Makes something of each tenant of a page, with what they have in common read once.
+    async fn each_of<T>(
+        &self,
+        ctx: &RequestContext,
+        stored: &[Tenant],
+        page: Paged<usize>,
+        mut of: impl FnMut(&TenantReads<'_>, &Tenant) -> T,
+    ) -> Result<Paged<T>> {
+        let tenants: Vec<&Tenant> = page.items.iter().map(|at| &stored[*at]).collect();
+        let daemons = self.stored_daemons().await?;
+        let (gpus, clients) = (self.held_gpus().await?, self.attributed().await?);
+        let is_used = |daemon: &&Daemon| tenants.iter().any(|tenant| tenant.spec.daemon == daemon.name);
+        let daemons: Vec<&Daemon> = daemons.iter().filter(is_used).collect();
+        let blockers = self.tenant_blockers(&tenants, &daemons).await?;
+        let reads = self.tenant_reads(ctx, &gpus, &daemons, stored, &clients, &blockers);
+        let items = tenants.into_iter().map(|tenant| of(&reads, tenant)).collect();
+        Ok(Paged { items, next_cursor: page.next_cursor })
+    }
+
     /// A process stays with the daemon it was started for, whatever happens to its tenant.
     pub(in crate::service) async fn refuse_move_with_clients(
         &self,
@@ -360,8 +416,7 @@ impl Backend {
 
     pub(super) async fn stored_tenant(&self, name: &TenantName) -> Result<Tenant> {
         let tenants = self.stored_tenants().await?;
-        let at = tenants.binary_search_by_key(&name, |tenant| &tenant.name).ok();
-        at.map(|at| tenants[at].clone()).found("tenant", name)
+        named(&tenants, name).cloned().found("tenant", name)
     }
 
     async fn tenant_view(
@@ -423,6 +478,20 @@ impl Backend {
         tenant: &Tenant,
         verification: Option<Verification>,
     ) -> TenantView {
+        let status = self.status_with(reads, tenant, verification);
+        let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant.clone();
+        let workload = Workload::of(&spec.labels).map(|workload| workload.to_string());
+        let removed = Vec::new();
+        TenantView { name, generation, created_at, updated_at, workload, spec, status, removed }
+    }
+
+    /// The status of a tenant as an actor may see it.
+    fn status_with(
+        &self,
+        reads: &TenantReads<'_>,
+        tenant: &Tenant,
+        verification: Option<Verification>,
+    ) -> TenantStatus {
         let &TenantReads { ctx, gpus, blockers, ref limits, .. } = reads;
         let of_daemon = reads.daemons.get(&tenant.spec.daemon);
         let stored = of_daemon.map(|daemon| daemon.stored);
@@ -488,15 +557,10 @@ impl Backend {
                 .conditions
                 .push(not_ready(ConditionReason::CannotBeHeld, error.for_actor(&ctx.actor).to_string())),
         }
-        let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant.clone();
-        let workload = Workload::of(&spec.labels).map(|workload| workload.to_string());
-        let removed = Vec::new();
-        let mut view =
-            TenantView { name, generation, created_at, updated_at, workload, spec, status, removed };
         if ctx.actor.scope().is_some() {
-            keep_own_share(&view.name, &mut view.status);
+            keep_own_share(&tenant.name, &mut status);
         }
-        view
+        status
     }
 
     /// The condition `Ready` of a tenant whose values are known. `refused` is why a new process would be refused although the

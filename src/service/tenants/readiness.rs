@@ -133,7 +133,7 @@ impl Backend {
         }
         let partitioned = daemons.iter().filter(|daemon| daemon.spec.mode == Mode::Static);
         let partitioned = partitioned.map(|daemon| daemon.name.clone()).collect();
-        let maintenance = store::maintenance::get(&mut *self.parts.store.read().await?).await?;
+        let maintenance = Option::clone(&*self.stored_maintenance().await?);
         let mut unreachable = BTreeMap::new();
         for (daemon, multi_user, uid) in users {
             if let Err(why) = self.parts.fleet.check_reachable(&daemon, multi_user, uid).await {

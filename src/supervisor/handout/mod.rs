@@ -111,6 +111,8 @@ struct DaemonHandout {
     /// True if every directory shows what follows from the fields above.
     is_shown: bool,
     checked: Instant,
+    /// Directory up to which the last check came, if it left some to the next.
+    checked_to: Option<TenantDirectory>,
     /// Task that waits for the death of its control process.
     guard: Option<AbortHandle>,
     /// Control process that died last, and the time from its death being noticed until all tenants were closed.
@@ -128,6 +130,7 @@ impl DaemonHandout {
             followed: DesiredVersion::default(),
             is_shown: false,
             checked: Instant::now(),
+            checked_to: None,
             guard: None,
             died: None,
         }

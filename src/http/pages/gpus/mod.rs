@@ -122,10 +122,10 @@ async fn show(call: Call, Path(name): Path<String>, Query(query): Query<SpanQuer
         Some(daemon) => Some(app.service.daemon(ctx, daemon, false).await?),
         None => None,
     };
-    let sharing = app.service.sharing(ctx).await?.remove(row.key());
-    let both = daemon.as_ref().zip(sharing.as_ref());
-    let picture =
-        both.map(|(daemon, sharing)| SharingPicture::of(&row.gpu, daemon, sharing, OF_A_PAGE, None));
+    let (sharing, colours) = (app.service.sharing(ctx).await?, app.service.tenant_colours(ctx).await?);
+    let both = daemon.as_ref().zip(sharing.get(row.key()));
+    let picture = both
+        .map(|(daemon, sharing)| SharingPicture::of(&row.gpu, daemon, sharing, &colours, OF_A_PAGE, None));
     let shares = daemon.as_ref().map(|daemon| shares(&row.gpu, daemon)).unwrap_or_default();
     let processes = processes(&call, &row.gpu).await?;
     let vitals = call.vitals([&row.gpu])?.remove(row.key()).unwrap_or_default();

@@ -6,17 +6,16 @@ use crate::domain::count::counted;
 use crate::domain::daemon::Mode;
 use crate::domain::gpu::ChunkCensus;
 use crate::domain::layout::{AddStep, Invalid, Layout, LayoutStep, Role};
-use crate::domain::sharing::GpuSharing;
 use crate::domain::{DaemonName, InvalidValue};
 use crate::http::extract::Call;
-use crate::http::pages::sharing::colours;
-use crate::http::pages::strip::{Colours, SmStrip};
+use crate::http::pages::strip::SmStrip;
 use crate::service::ServiceError;
 use crate::service::daemons::DaemonView;
 use crate::service::host::GpuView;
+use crate::service::tenants::TenantColours;
 
 /// A kind of GPU on which a layout is previewed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct GpuKind {
     /// The daemon that has such GPUs.
     pub(super) daemon: Option<DaemonName>,
@@ -29,8 +28,7 @@ pub(super) struct GpuKind {
     /// True if the daemon has listed the chunks of its GPUs, or a CUDA client has counted them; otherwise there may be fewer,
     /// since the SMs of a chunk differ from die to die.
     pub(super) counted: bool,
-    /// Colours of the tenants on it.
-    pub(super) colours: Colours,
+    pub(super) colours: TenantColours,
 }
 
 impl GpuKind {
@@ -38,7 +36,7 @@ impl GpuKind {
         gpu: &GpuView,
         daemon: Option<&DaemonView>,
         census: Option<&ChunkCensus>,
-        sharing: Option<&GpuSharing>,
+        colours: &TenantColours,
     ) -> Option<Self> {
         let (sms, chunk_sms) = (gpu.sms?, gpu.compute_capability?.chunk_sms());
         let listings =
@@ -54,7 +52,7 @@ impl GpuKind {
             chunk_sms,
             chunks: counted.unwrap_or(sms / chunk_sms.max(1)),
             counted: counted.is_some(),
-            colours: colours(sharing),
+            colours: colours.clone(),
         })
     }
 
@@ -79,10 +77,10 @@ pub(super) async fn of_host(call: &Call) -> Result<Vec<GpuKind>, ServiceError> {
     let daemons = call.daemons().await?;
     let gpus = call.app.service.gpu_views(&call.ctx).await?;
     let censuses = call.app.service.chunk_counts(&call.ctx).await?;
-    let sharing = call.app.service.sharing(&call.ctx).await?;
+    let colours = call.app.service.tenant_colours(&call.ctx).await?;
     let of = |gpu: &GpuView| {
         let daemon = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid));
-        GpuKind::of(gpu, daemon, censuses.get(&gpu.uuid), sharing.get(&gpu.uuid))
+        GpuKind::of(gpu, daemon, censuses.get(&gpu.uuid), &colours)
     };
     Ok(gpus.iter().filter_map(of).collect())
 }
@@ -214,7 +212,7 @@ mod tests {
             chunk_sms: 8,
             chunks: 15,
             counted: true,
-            colours: Colours::default(),
+            colours: TenantColours::default(),
         }
     }
 

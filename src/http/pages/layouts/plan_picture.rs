@@ -9,9 +9,10 @@ use crate::domain::layout::plan::{Action, GpuTotals, PlannedStep};
 use crate::domain::layout::status::PartitionStatus;
 use crate::domain::{GpuUuid, PartitionName, TenantName};
 use crate::http::extract::Call;
-use crate::http::pages::strip::{Colours, SmStrip, StripPart};
+use crate::http::pages::strip::{SmStrip, StripPart};
 use crate::service::ServiceError;
 use crate::service::daemons::DaemonView;
+use crate::service::tenants::TenantColours;
 use crate::service::tenants::clients::ClientView;
 
 /// Picture of a plan.
@@ -30,7 +31,7 @@ impl PlanPicture {
     ) -> Result<Self, ServiceError> {
         let layout = daemon.status.as_ref().and_then(|status| status.layout.as_ref());
         let present = layout.map(|layout| layout.partitions.as_slice()).unwrap_or_default();
-        let colours = call.app.service.tenant_colours(&call.ctx, |_| true).await?;
+        let colours = call.app.service.tenant_colours(&call.ctx).await?;
         let owners = clients.iter().filter_map(|client| Some((client.id, client.tenant.clone()?))).collect();
         let gpus = plan.gpus.iter().map(|totals| gpu_change(plan, totals, present, &colours)).collect();
         Ok(Self { gpus, tenants: tenant_changes(plan, present, &owners) })
@@ -94,7 +95,7 @@ fn gpu_change(
     plan: &LayoutPlan,
     totals: &GpuTotals,
     present: &[PartitionStatus],
-    colours: &Colours,
+    colours: &TenantColours,
 ) -> GpuChange {
     let steps: Vec<&PlannedStep> =
         plan.steps.iter().map(|step| &step.step).filter(|step| step.gpu == totals.gpu).collect();
@@ -251,7 +252,7 @@ mod tests {
             ("add", "web", 8),
             ("remove", "gap", 1),
         ];
-        let change = gpu_change(&plan(&steps), &totals(), &[], &Colours::new());
+        let change = gpu_change(&plan(&steps), &totals(), &[], &TenantColours::default());
         let cell = |name: &str, sms, clients, is_changed| (name.to_owned(), sms, clients, is_changed);
         assert_eq!(
             seen(&change.before),

@@ -28,7 +28,6 @@ use crate::domain::shares;
 use crate::http::extract::Call;
 use crate::http::problem::Reply;
 use crate::service::page::{MAX_LIMIT, Page};
-use crate::service::tenants::TenantFilter;
 
 /// Events shown.
 const EVENTS: u32 = 8;
@@ -131,7 +130,7 @@ pub(super) async fn show(call: Call) -> Reply {
     let events = call.newest_events(filter, EVENTS).await?;
     let banner = Banner::of(&call, IncidentFilter::default()).await?;
     let mut attention = attention::all(&call, &daemons, &gpus, &banner).await?;
-    let tenants = app.service.tenants(ctx, &TenantFilter::default(), &Page::first(MAX_LIMIT)).await?;
+    let tenants = app.service.tenant_conditions(ctx, &Page::first(MAX_LIMIT)).await?;
     attention.extend(tenants::of_tenants(&daemons, &tenants));
     attention.sort_by_key(|item| item.tone);
     let under_way = under_way(&call, None).await?;

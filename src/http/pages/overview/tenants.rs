@@ -8,18 +8,18 @@ use crate::http::pages::daemons::DaemonSummary;
 use crate::http::pages::format::Tone;
 use crate::http::pages::frame::PageLink;
 use crate::service::page::Paged;
-use crate::service::tenants::TenantView;
+use crate::service::tenants::TenantConditions;
 
 /// The conditions of tenants that need attention, once for all tenants of a daemon that have them; and that there are tenants of whom
 /// this was not looked up.
-pub(super) fn of_tenants(daemons: &[DaemonSummary], tenants: &Paged<TenantView>) -> Vec<Attention> {
+pub(super) fn of_tenants(daemons: &[DaemonSummary], tenants: &Paged<TenantConditions>) -> Vec<Attention> {
     let daemons = daemons.iter().map(|row| {
         let conditions = row.daemon.status.as_ref().map_or(&[][..], |status| &status.conditions);
         (&row.daemon.name, conditions)
     });
     let items = attention_items(
         daemons,
-        tenants.items.iter().map(|tenant| (&tenant.name, &tenant.spec.daemon, &tenant.status.conditions[..])),
+        tenants.items.iter().map(|tenant| (&tenant.name, &tenant.daemon, &tenant.conditions[..])),
     );
     let looked_up = tenants.items.len();
     let last = tenants.items.last().filter(|_| tenants.next_cursor.is_some());

@@ -20,8 +20,6 @@ use crate::domain::tenant::TenantSpec;
 use crate::domain::{DaemonName, TenantName, rfc3339};
 use crate::http::extract::{Call, Query};
 use crate::http::problem::{Problem, Reply};
-use crate::service::page::{MAX_LIMIT, Page};
-use crate::service::tenants::TenantFilter;
 use crate::service::{FieldError, ServiceError, WriteOptions};
 
 /// The ways to state a share of the SMs.
@@ -83,7 +81,7 @@ pub(super) async fn new(call: Call, Query(chosen): Query<NewTenantQuery>) -> Rep
     call.ctx.require(Right::Administer)?;
     let mut form = Form::default();
     let users = match DaemonName::parse(&chosen.daemon) {
-        Ok(daemon) => users_of(&call, &daemon).await?,
+        Ok(daemon) => call.app.service.users_of(&call.ctx, &daemon).await?,
         Err(_) => BTreeSet::new(),
     };
     // Most daemons serve one user; a user who is not known yet is never guessed to be root.
@@ -95,12 +93,6 @@ pub(super) async fn new(call: Call, Query(chosen): Query<NewTenantQuery>) -> Rep
     page.outcome.is_untouched = true;
     page.after = TenantName::parse(&chosen.after).ok();
     Ok(rendered(&page))
-}
-
-/// The users of a daemon's tenants.
-async fn users_of(Call { app, ctx }: &Call, daemon: &DaemonName) -> Result<BTreeSet<u32>, ServiceError> {
-    let tenants = app.service.tenants(ctx, &TenantFilter::of(daemon), &Page::first(MAX_LIMIT)).await?;
-    Ok(tenants.items.iter().map(|tenant| tenant.spec.uid).collect())
 }
 
 /// The prediction beside the form, for a script that requests it as its user types.
@@ -155,7 +147,7 @@ async fn outcome(call: &Call, form: &Form, is_new: bool) -> Result<PredictionVie
                 unplaced: unplaced(call, form, name.as_ref(), &prediction).await,
                 prediction: Some(prediction),
                 is_untouched: false,
-                sharing: app.service.sharing(ctx).await?,
+                sharing: Some(app.service.sharing(ctx).await?),
                 name: name.filter(|_| !is_new),
                 expires_at,
             })

@@ -1,14 +1,14 @@
 //! Prediction of a tenant's resources, shown beside its form.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::super::format::{Amount, or};
 use super::super::sharing::length;
 use crate::domain::layout::status::PartitionStatus;
 use crate::domain::prediction::{GpuPrediction, Prediction};
-use crate::domain::sharing::GpuSharing;
-use crate::domain::{GpuUuid, MemoryLimit, TenantName};
+use crate::domain::{MemoryLimit, TenantName};
 use crate::service::daemons::DaemonView;
+use crate::service::host::SharedGpus;
 use crate::words;
 
 /// The prediction that the form shows.
@@ -22,8 +22,8 @@ pub(super) struct PredictionView {
     pub(super) unplaced: Option<String>,
     /// True if the form is still untouched, so that missing values are no errors.
     pub(super) is_untouched: bool,
-    /// Sharing of each GPU now.
-    pub(super) sharing: BTreeMap<GpuUuid, GpuSharing>,
+    /// Sharing of each GPU now; `None` if no prediction is possible.
+    pub(super) sharing: Option<Arc<SharedGpus>>,
     pub(super) name: Option<TenantName>,
     /// Time at which the tenant would expire.
     pub(super) expires_at: Option<i64>,
@@ -53,11 +53,12 @@ impl PredictionView {
 
     /// Sentence on what is left to give of a GPU once the tenant has what the form says; empty where that is not known.
     pub(super) fn left(&self, gpu: &GpuPrediction) -> String {
-        let Some(sharing) = self.sharing.get(&gpu.gpu) else { return String::new() };
+        let sharing = self.sharing.as_ref().and_then(|sharing| sharing.get(&gpu.gpu));
+        let Some(sharing) = sharing else { return String::new() };
         // A strategy divides the whole GPU among its tenants.
         let is_divided = self.prediction.as_ref().is_some_and(|prediction| prediction.provisioning.is_some());
         let sms = gpu.sms.filter(|_| !is_divided);
-        words::gpu::left(&sharing.clone().with(self.name.as_ref(), sms, gpu.total_sms, gpu.bytes_left()))
+        words::gpu::left(sharing.left_with(self.name.as_ref(), sms, gpu.total_sms, gpu.bytes_left()))
     }
 
     /// Returns warnings about a valid spec, each with its subject; equal warnings of several GPUs are shown once.

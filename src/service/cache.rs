@@ -1,4 +1,4 @@
-//! An in-memory cache of committed daemons and tenants.
+//! An in-memory cache of what was committed, and of what follows from it.
 //!
 //! Invariant: a read that begins after a write was answered shows that write. Each commit invalidates the cache; the first
 //! read after it queries the database, and later reads do not.
@@ -6,24 +6,36 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use futures_util::future::BoxFuture;
+
 use crate::domain::GpuUuid;
 use crate::domain::daemon::Daemon;
+use crate::domain::gpu::GpuFacts;
+use crate::domain::maintenance::Maintenance;
 use crate::domain::tenant::Tenant;
+use crate::service::host::sharing::SharedGpus;
 use crate::service::tenants::client_view::ClientView;
 use crate::store::tenants::TenantMark;
+use crate::store::{Db, Store, StoreError};
 
 /// The sum of the memory limits of tenants on a GPU, in bytes, and the number of tenants without one.
-pub(in crate::service) type LimitSum = (u64, usize);
+pub(super) type LimitSum = (u64, usize);
 
 /// The values cached between commits.
 #[derive(Debug, Default)]
-pub(in crate::service) struct Cache {
+pub(super) struct Cache {
     pub(super) daemons: Cached<Vec<Daemon>>,
     pub(super) tenants: Cached<TenantsOfDaemons>,
+    /// The GPUs that daemons hold, as they were last seen.
+    pub(super) held_gpus: Cached<BTreeMap<GpuUuid, Option<GpuFacts>>>,
+    pub(super) maintenance: Cached<Option<Maintenance>>,
+    pub(super) open_incidents: Cached<u64>,
     /// The memory limits of the tenants on each GPU.
-    pub(in crate::service) limit_sums: Cached<BTreeMap<GpuUuid, LimitSum>>,
+    pub(super) limit_sums: Cached<BTreeMap<GpuUuid, LimitSum>>,
     /// The clients of all daemons, of a commit and a publication of the daemons: a page needs them several times.
     pub(super) clients: Cached<Vec<ClientView>, (u64, u64)>,
+    /// The sharing of all GPUs, likewise.
+    pub(super) sharing: Cached<SharedGpus, (u64, u64)>,
 }
 
 /// All tenants, with what shows that none has changed: the generations of the daemons, and the marks of the tenants.
@@ -36,7 +48,7 @@ pub(super) struct TenantsOfDaemons {
 
 /// A value with what it was read at: by default the number of a commit.
 #[derive(Debug)]
-pub(in crate::service) struct Cached<T, V = u64>(RwLock<Option<(V, Arc<T>)>>);
+pub(super) struct Cached<T, V = u64>(RwLock<Option<(V, Arc<T>)>>);
 
 impl<T, V> Default for Cached<T, V> {
     fn default() -> Self {
@@ -50,18 +62,35 @@ impl<T, V: Copy + Ord> Cached<T, V> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(in crate::service) fn at(&self, version: V) -> Option<Arc<T>> {
+    pub(super) fn at(&self, version: V) -> Option<Arc<T>> {
         self.last().filter(|(kept_at, _)| *kept_at == version).map(|(_, value)| value)
     }
 
     /// Caches what was read at this version, unless a newer value is cached.
-    pub(in crate::service) fn keep(&self, version: V, value: T) -> Arc<T> {
+    pub(super) fn keep(&self, version: V, value: T) -> Arc<T> {
         let value = Arc::new(value);
         let mut cached = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if cached.as_ref().is_none_or(|(kept_at, _)| *kept_at <= version) {
             *cached = Some((version, Arc::clone(&value)));
         }
         value
+    }
+}
+
+impl<T> Cached<T> {
+    /// The value as of the last commit, read from the database if it is not cached.
+    pub(super) async fn committed(
+        &self,
+        store: &Store,
+        read: impl for<'d> FnOnce(&'d mut Db) -> BoxFuture<'d, Result<T, StoreError>>,
+    ) -> Result<Arc<T>, StoreError> {
+        // Before the read: a commit in between makes the value newer than its number, and never older.
+        let commit = store.last_commit();
+        if let Some(cached) = self.at(commit) {
+            return Ok(cached);
+        }
+        let value = read(&mut *store.read().await?).await?;
+        Ok(self.keep(commit, value))
     }
 }
 
