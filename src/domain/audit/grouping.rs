@@ -1,6 +1,6 @@
 //! Rows of the audit log that one sentence describes: `Slurm made 12 tenants, 9 have ended`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::sentence::{Deed, actor_words, tenant_of};
 use super::{AuditOutcome, AuditRecord};
@@ -41,6 +41,8 @@ impl ChangeGroup {
 enum GroupKey {
     /// Tenants, or the leases of a tenant, that an actor made and deleted.
     Lives { actor: String, scheduler: Option<&'static str>, leases_of: Option<String> },
+    /// Daemons that an actor created, as for each GPU of a host.
+    Created { actor: String },
     /// Repeats of an action on a target, such as several edits of a tenant.
     Repeated { actor: String, action: String, target: String },
 }
@@ -60,6 +62,7 @@ impl GroupKey {
             "leases" if is_life => {
                 Self::Lives { actor, scheduler: None, leases_of: tenant_of(row).map(String::from) }
             }
+            "daemons" if is_life && row.before.is_none() => Self::Created { actor },
             _ => Self::Repeated { actor, action: row.action.clone(), target: row.target.clone() },
         }
     }
@@ -83,6 +86,7 @@ fn group(key: &GroupKey, rows: &[&AuditRecord]) -> Option<ChangeGroup> {
     let (scheduler, deed) = match key {
         _ if rows.len() == 1 => (None, newest.deed()),
         GroupKey::Lives { scheduler, leases_of, .. } => (*scheduler, lives(rows, leases_of.as_deref())),
+        GroupKey::Created { .. } => (None, created(rows)),
         GroupKey::Repeated { .. } => (None, repeated(newest, oldest, rows.len())),
     };
     let target = rows.iter().all(|row| row.target == newest.target).then(|| newest.target.clone());
@@ -94,6 +98,12 @@ fn group(key: &GroupKey, rows: &[&AuditRecord]) -> Option<ChangeGroup> {
         at: newest.at,
         rows: rows.len(),
     })
+}
+
+/// Describes the creation of daemons, of which one may have been created again.
+fn created(rows: &[&AuditRecord]) -> Deed {
+    let daemons: BTreeSet<&str> = rows.iter().map(|row| row.target.as_str()).collect();
+    Deed::new("created", counted(daemons.len(), "daemon"), "")
 }
 
 /// Describes what became of tenants or leases: how many were made, and how many of these have ended.
@@ -170,6 +180,19 @@ mod tests {
         assert_eq!(sentences(&[job(1, true), job(1, false)]), ["Slurm made 1 tenant, which has ended"]);
         // One row is a sentence of its own, with its actor.
         assert_eq!(sentences(&rows[..1]), ["user 0 created tenant job-0 on gpu0 for job 0"]);
+    }
+
+    #[test]
+    fn created_daemons_are_counted() {
+        let daemon = |index: usize, is_made: bool| {
+            let spec = Some(json!({ "gpus": [format!("GPU-{index}")] }));
+            let (before, after) = if is_made { (None, spec) } else { (spec, None) };
+            let target = format!("daemons/gpu{index}");
+            row("manager", "PUT /api/v1/daemons/{name}", &target, before, after)
+        };
+        let rows = [daemon(0, true), daemon(1, true), daemon(1, false), daemon(1, true)];
+        assert_eq!(sentences(&rows), ["the manager created 2 daemons", "the manager deleted daemon gpu1"]);
+        assert_eq!(sentences(&rows[..1]), ["the manager created daemon gpu0 on 1 GPU"]);
     }
 
     #[test]
