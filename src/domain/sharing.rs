@@ -1,5 +1,7 @@
 //! Sharing of a GPU: its tenants with their SMs, memory and processes, and what is left to give.
 
+use std::collections::BTreeMap;
+
 use super::admission::memory_of;
 use super::daemon::{AdmissionMode, Daemon, Effective, Mode};
 use super::gpu::{ComputeCapability, Gpu};
@@ -103,6 +105,31 @@ impl GpuSharing {
             },
         };
         Left { sms, bytes }
+    }
+}
+
+/// The sharing of each GPU that a daemon has.
+#[derive(Debug, Default)]
+pub struct SharedGpus {
+    gpus: Vec<Gpu>,
+    sharing: BTreeMap<GpuUuid, GpuSharing>,
+}
+
+impl SharedGpus {
+    /// The sharing as it follows from these GPUs of the host.
+    #[must_use]
+    pub fn new(gpus: Vec<Gpu>, sharing: BTreeMap<GpuUuid, GpuSharing>) -> Self {
+        Self { gpus, sharing }
+    }
+
+    /// Returns true if it follows from these GPUs.
+    pub fn is_of(&self, gpus: &[Gpu]) -> bool {
+        self.gpus == gpus
+    }
+
+    /// The sharing of a GPU; `None` if no daemon has it.
+    pub fn get(&self, gpu: &GpuUuid) -> Option<&GpuSharing> {
+        self.sharing.get(gpu)
     }
 }
 

@@ -308,6 +308,12 @@ pub struct Tenant {
 /// A tenant beside others: its name and spec.
 pub type Sharer<'t> = (&'t TenantName, &'t TenantSpec);
 
+/// Finds a tenant among some that are sorted by name.
+pub fn named<'t>(tenants: &'t [Tenant], name: &TenantName) -> Option<&'t Tenant> {
+    let at = tenants.binary_search_by_key(&name, |tenant| &tenant.name).ok()?;
+    tenants.get(at)
+}
+
 impl Tenant {
     /// Writes another spec. A change of the expiry ends a drain, and on another daemon nothing holds it.
     pub fn change(&mut self, spec: TenantSpec, now: i64) {

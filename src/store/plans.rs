@@ -40,6 +40,22 @@ pub async fn desired_of(
     maintenance: Option<&Maintenance>,
     manager_uid: u32,
 ) -> Result<Desired> {
+    let mut desired = without_directories(db, daemon, tenants, gpus, maintenance, manager_uid).await?;
+    desired.directories = tenants.iter().map(|tenant| directory_tenant(tenant)).collect();
+    let closed = tenants.iter().filter(|tenant| tenant.draining || tenant.held);
+    desired.draining = closed.map(|tenant| tenant.directory.clone()).collect();
+    Ok(desired)
+}
+
+/// Returns the desired state of a daemon with these tenants, but for their directories: enough to know that there is one.
+pub async fn without_directories(
+    db: &mut Db,
+    daemon: &Daemon,
+    tenants: &[&Tenant],
+    gpus: &[Gpu],
+    maintenance: Option<&Maintenance>,
+    manager_uid: u32,
+) -> Result<Desired> {
     let Daemon { name, spec, generation, revision, .. } = daemon;
     let specs: Vec<_> = tenants.iter().map(|tenant| &tenant.spec).collect();
     // One that is only observed is another program's, and nothing is done to it.
@@ -50,9 +66,6 @@ pub async fn desired_of(
         |error: InvalidValue| StoreError::Unplannable { daemon: name.clone(), detail: error.to_string() };
     let mut desired = plan.map_err(unplannable)?;
     desired.revision = *revision;
-    desired.directories = tenants.iter().map(|tenant| directory_tenant(tenant)).collect();
-    let closed = tenants.iter().filter(|tenant| tenant.draining || tenant.held);
-    desired.draining = closed.map(|tenant| tenant.directory.clone()).collect();
     desired.layout = layouts::desired(db, daemon, gpus).await?;
     if let Some(layout) =
         desired.layout.as_ref().filter(|layout| layout.enforcement == Enforcement::Percentage)

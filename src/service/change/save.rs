@@ -174,7 +174,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// The desired values of the daemons concerned. One that gets a tenant comes before the one that loses it, so that the tenant's
+    /// The desired values of the daemons concerned; none after a dry run, in which there has to be one for each all the same. One that gets a tenant comes before the one that loses it, so that the tenant's
     /// directory never has no owner.
     async fn desired(&mut self, manager_uid: u32) -> Result<Vec<Desired>> {
         let changed = self.with_changed_tenants();
@@ -184,9 +184,13 @@ impl Change<'_> {
         for name in names {
             let Some(daemon) = self.objects.daemons.get(name) else { continue };
             let tenants: Vec<&Tenant> = self.objects.tenants_of(name).collect();
-            let (gpus, maintenance) = (&self.gpus, self.maintenance.as_ref());
-            let value =
-                store::plans::desired_of(&mut *self.db, daemon, &tenants, gpus, maintenance, manager_uid);
+            let (db, gpus, maintenance) = (&mut *self.db, &self.gpus, self.maintenance.as_ref());
+            if self.dry_run {
+                store::plans::without_directories(db, daemon, &tenants, gpus, maintenance, manager_uid)
+                    .await?;
+                continue;
+            }
+            let value = store::plans::desired_of(db, daemon, &tenants, gpus, maintenance, manager_uid);
             desired.push(value.await?);
         }
         Ok(desired)

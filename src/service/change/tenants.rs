@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::domain::TenantName;
-use crate::domain::tenant::Tenant;
-use crate::service::tenants::named;
+use crate::domain::tenant::{Tenant, named};
 
 /// Tenants by name.
 #[derive(Debug, Clone, Default)]

@@ -3,13 +3,12 @@
 pub(super) mod gpu_view;
 pub(super) mod initialized;
 pub mod operations;
-pub(super) mod sharing;
+mod sharing;
 pub mod startup;
 mod vitals;
 
 pub use gpu_view::{GpuProcessKind, GpuProcessView, GpuView};
 pub use initialized::ReadOnly;
-pub use sharing::SharedGpus;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -4,34 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::domain::access::Right;
-use crate::domain::gpu::Gpu;
-use crate::domain::sharing::{GpuSharing, Held, SharedDaemon};
+use crate::domain::sharing::{Held, SharedDaemon, SharedGpus};
 use crate::domain::tenant::Tenant;
 use crate::domain::{GpuUuid, TenantName};
 use crate::service::access::context::RequestContext;
 use crate::service::{Result, Service};
-
-/// The sharing of each GPU that a daemon has.
-#[derive(Debug, Default)]
-pub struct SharedGpus {
-    /// The GPUs as it was computed from.
-    gpus: Vec<Gpu>,
-    sharing: BTreeMap<GpuUuid, GpuSharing>,
-}
-
-impl SharedGpus {
-    /// The sharing of a GPU; `None` if no daemon has it.
-    pub fn get(&self, gpu: &GpuUuid) -> Option<&GpuSharing> {
-        self.sharing.get(gpu)
-    }
-}
 
 impl Service {
     /// Returns who shares each GPU that a daemon has, by the last poll of the daemon.
     pub async fn sharing(&self, ctx: &RequestContext) -> Result<Arc<SharedGpus>> {
         let backend = self.with(&ctx.require(Right::View)?);
         let (version, gpus) = (backend.version(), backend.held_gpus().await?);
-        if let Some(cached) = backend.cache.sharing.at(version).filter(|cached| cached.gpus == gpus) {
+        if let Some(cached) = backend.cache.sharing.at(version).filter(|cached| cached.is_of(&gpus)) {
             return Ok(cached);
         }
         let daemons = backend.stored_daemons().await?;
@@ -66,6 +50,6 @@ impl Service {
                 sharing.insert(gpu.uuid.clone(), shared.on(gpu, held));
             }
         }
-        Ok(backend.cache.sharing.keep(version, SharedGpus { gpus, sharing }))
+        Ok(backend.cache.sharing.keep(version, SharedGpus::new(gpus, sharing)))
     }
 }

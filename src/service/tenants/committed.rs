@@ -7,7 +7,7 @@ use crate::domain::access::Right;
 use crate::domain::daemon::Daemon;
 use crate::domain::gpu::GpuFacts;
 use crate::domain::maintenance::Maintenance;
-use crate::domain::tenant::Tenant;
+use crate::domain::tenant::{Tenant, named};
 use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::service::access::context::RequestContext;
 use crate::service::cache::TenantsOfDaemons;
@@ -28,12 +28,6 @@ impl TenantColours {
     pub(crate) fn of(tenant: Tenant) -> Self {
         Self(Arc::new(vec![tenant]))
     }
-}
-
-/// Finds a tenant among all, which are sorted by name.
-pub(in crate::service) fn named<'t>(tenants: &'t [Tenant], name: &TenantName) -> Option<&'t Tenant> {
-    let at = tenants.binary_search_by_key(&name, |tenant| &tenant.name).ok()?;
-    tenants.get(at)
 }
 
 impl Service {

@@ -6,9 +6,9 @@ use super::super::format::{Amount, or};
 use super::super::sharing::length;
 use crate::domain::layout::status::PartitionStatus;
 use crate::domain::prediction::{GpuPrediction, Prediction};
+use crate::domain::sharing::SharedGpus;
 use crate::domain::{MemoryLimit, TenantName};
 use crate::service::daemons::DaemonView;
-use crate::service::host::SharedGpus;
 use crate::words;
 
 /// The prediction that the form shows.
