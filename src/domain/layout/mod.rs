@@ -21,6 +21,7 @@ pub mod percentage;
 pub mod plan;
 pub mod record;
 pub mod replay;
+mod reserved;
 pub mod roles;
 pub mod sizes;
 pub mod status;
@@ -33,6 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use self::reserved::WrittenAddStep;
 use super::gpu::{Gpu, full_name};
 use super::printable::is_shown;
 use super::{GpuUuid, InvalidValue, LayoutName, PartitionName, TenantName};
@@ -131,7 +133,7 @@ impl std::fmt::Display for LayoutStep {
 
 /// A partition to be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, from = "WrittenAddStep")]
 pub struct AddStep {
     /// Role of the GPU that it is on.
     pub gpu: Role,
