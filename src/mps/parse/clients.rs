@@ -5,6 +5,11 @@
 
 use super::{ParseError, missing_server, not_understood, pids, shown, text};
 
+/// Heading of `ps`.
+const HEADER: [&str; 6] = ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"];
+/// Attributes of a device: none, a GPU that is divided into MLOPart devices, and one of these (recording 29).
+const ATTRIBUTES: [&str; 3] = ["N/A", "M", "MD"];
+
 /// Clients that `ps` lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Clients {
@@ -34,6 +39,8 @@ pub struct ClientRow {
     pub namespace: u64,
     /// Command name that it gives itself, without trailing blanks.
     pub command: String,
+    /// Attributes of its device, as `MD` of an MLOPart device; empty where the daemon has none to tell (before CUDA 13.1, the whole column).
+    pub attributes: String,
 }
 
 /// A device of `get_device_client_list`.
@@ -79,6 +86,11 @@ pub enum Terminated {
 /// 1077      89        641            GPU-d4e3a02e-e949-ae50    4026531836     /tmp/a client with spaces and a very long name that goes on and on
 /// 1080      90        641            GPU-d4e3a02e-e949-ae50    4026532350     /tmp/client    
 /// ```
+/// From CUDA 13.1 on, as documented (recording 29):
+/// ```text
+/// PID       ID        SERVER         DEVICE                    NAMESPACE      COMMAND         ATTRIBUTES
+/// 52845     1         52837          GPU-b13add01-c28c         4026531836     while1          MD
+/// ```
 /// ```text
 /// Server not found
 /// ```
@@ -94,14 +106,16 @@ pub fn clients(reply: &[u8]) -> Result<Clients, ParseError> {
         return Ok(Clients::ServerNotFound);
     }
     let mut lines = text.lines();
-    match lines.next().map(|header| header.split_ascii_whitespace().collect::<Vec<_>>()) {
+    let has_attributes = match lines.next().map(|header| header.split_ascii_whitespace().collect::<Vec<_>>())
+    {
         None => return Ok(Clients::Listed { rows: Vec::new(), bad: Vec::new() }),
-        Some(header) if header == ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"] => {}
+        Some(header) if header == HEADER => false,
+        Some(header) if header.split_last() == Some((&"ATTRIBUTES", &HEADER)) => true,
         Some(_) => return Err(not_understood("the header of ps and its rows", reply)),
-    }
+    };
     let (mut rows, mut bad) = (Vec::new(), Vec::new());
     for line in lines {
-        match client_row(line) {
+        match client_row(line, has_attributes) {
             Some(row) => rows.push(row),
             None => bad.push(shown(line)),
         }
@@ -109,7 +123,7 @@ pub fn clients(reply: &[u8]) -> Result<Clients, ParseError> {
     Ok(Clients::Listed { rows, bad })
 }
 
-fn client_row(line: &str) -> Option<ClientRow> {
+fn client_row(line: &str, has_attributes: bool) -> Option<ClientRow> {
     let mut rest = line;
     let mut field = || {
         let (word, after) = rest.split_once(' ')?;
@@ -122,14 +136,24 @@ fn client_row(line: &str) -> Option<ClientRow> {
     let device = field()?;
     let namespace = field()?.parse().ok()?;
     let is_gpu = device.starts_with("GPU-") || device.starts_with("MIG-");
+    let (command, attributes) = if has_attributes { split_attributes(rest) } else { (rest, "") };
     is_gpu.then(|| ClientRow {
         pid,
         id,
         server,
         device_prefix: device.to_owned(),
         namespace,
-        command: rest.trim_end_matches(' ').to_owned(),
+        command: command.trim_end_matches(' ').to_owned(),
+        attributes: attributes.to_owned(),
     })
+}
+
+/// Splits the attributes off the end of a line: its last word, if it is one that the documentation has. A client may end its own name with
+/// one, and then is shown as it says.
+pub(super) fn split_attributes(text: &str) -> (&str, &str) {
+    let text = text.trim_end_matches(' ');
+    let split = text.rsplit_once(' ').filter(|(_, last)| ATTRIBUTES.contains(last));
+    split.map_or((text, ""), |(before, last)| (before, last))
 }
 
 /// Reads `get_client_list`: a PID a line; nothing when the server has no client.
@@ -238,9 +262,26 @@ mod tests {
                 device_prefix: "GPU-d4e3a02e-e949-ae50".into(),
                 namespace: 4_026_532_350,
                 command: "/tmp/client".into(),
+                attributes: String::new(),
             }
         );
         assert_eq!(bad, ["forged line"]);
+    }
+
+    #[test]
+    fn attributes_follow_the_command() {
+        let header = "PID ID SERVER DEVICE NAMESPACE COMMAND ATTRIBUTES";
+        let read = |row: &str| {
+            let reply = format!("{header}\n52845 1 52837 GPU-b13add01-c28c 4026531836 {row}\n");
+            let Ok(Clients::Listed { rows, .. }) = clients(reply.as_bytes()) else { panic!("listed") };
+            (rows[0].command.clone(), rows[0].attributes.clone())
+        };
+        let pair = |command: &str, attributes: &str| (command.to_owned(), attributes.to_owned());
+        assert_eq!(read("while1 MD"), pair("while1", "MD"));
+        assert_eq!(read("a client with blanks     N/A"), pair("a client with blanks", "N/A"));
+        assert_eq!(read("while1"), pair("while1", ""));
+        assert_eq!(read("ends in words"), pair("ends in words", ""));
+        assert!(clients(b"PID ID SERVER DEVICE NAMESPACE COMMAND COLOUR\n").is_err());
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! `device_query`, as a table and as CSV.
 
-use crate::domain::GpuUuid;
-
+use super::clients::split_attributes;
 use super::{ParseError, missing_server, not_understood, shown, text};
+
+/// Fewest characters of a shortened UUID after its `GPU-`: `lspart` was seen with six.
+const SHORTEST_UUID: usize = 6;
 
 /// Devices that `device_query` lists.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -25,16 +27,33 @@ pub struct DeviceSection {
 /// A device as the daemon or a server numbers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceRow {
-    /// The number that memory limit commands take.
-    pub ordinal: u32,
+    /// The number that memory limit commands take; `None` for a GPU that clients see as MLOPart devices only.
+    pub ordinal: Option<u32>,
     /// PCI address in MPS's own spelling, `0000:00.06.00`.
     pub pci: String,
-    /// The UUID.
-    pub uuid: GpuUuid,
+    /// The UUID, which the documentation of MLOPart devices shows shortened.
+    pub uuid: UuidPrefix,
     /// The product name.
     pub name: String,
-    /// `N/A` wherever it was recorded.
+    /// Its attributes: `N/A` wherever it was recorded, `M` for a GPU divided into MLOPart devices, and `MD` for one of these.
     pub attributes: String,
+}
+
+/// A UUID of a GPU, a MIG instance or an MLOPart device, or its beginning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UuidPrefix(String);
+
+impl UuidPrefix {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"))?;
+        let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+        (digits.len() >= SHORTEST_UUID && is_hex).then(|| Self(text.to_owned()))
+    }
+
+    /// Returns the text as the daemon printed it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// Reads `device_query`, with or without `--csv`:
@@ -47,6 +66,13 @@ pub struct DeviceRow {
 /// Server 511
 /// Device Ordinal  PCI IDs        UUID                                      Name                              Attributes
 /// 0               0000:00.06.00  GPU-514466a0-8e68-f857-9f73-e438010e48cb  NVIDIA H200                       N/A
+/// ```
+/// A server with MLOPart devices, as documented (recording 29), where columns may be one blank apart:
+/// ```text
+/// Server 908527
+/// Device Ordinal PCI IDs UUID Name Attributes
+/// N/A 0000:20.00.00 GPU-1d925fce-3b7d NVIDIA B300 M
+/// 0 0000:20.00.00 GPU-3b861d38-5e0c NVIDIA B300 MLOPart 0 MD
 /// ```
 /// ```text
 /// Default
@@ -81,20 +107,32 @@ pub fn device_query(reply: &[u8]) -> Result<Devices, ParseError> {
 }
 
 fn device_row(line: &str) -> Option<DeviceRow> {
-    let fields: Vec<&str> = if line.contains(',') {
-        line.splitn(5, ',').map(str::trim).collect()
-    } else {
-        // A name has single blanks, columns are two or more apart.
-        line.split("  ").map(str::trim).filter(|field| !field.is_empty()).collect()
-    };
-    let [ordinal, pci, uuid, name, attributes] = fields.as_slice() else { return None };
+    let fields = if line.contains(',') { comma_separated(line)? } else { in_columns(line)? };
+    let [ordinal, pci, uuid, name, attributes] = fields;
     Some(DeviceRow {
-        ordinal: ordinal.parse().ok()?,
-        pci: (*pci).to_owned(),
-        uuid: GpuUuid::parse(uuid).ok()?,
-        name: (*name).to_owned(),
-        attributes: (*attributes).to_owned(),
+        ordinal: if ordinal == "N/A" { None } else { Some(ordinal.parse().ok()?) },
+        pci: pci.to_owned(),
+        uuid: UuidPrefix::parse(uuid)?,
+        name: name.to_owned(),
+        attributes: attributes.to_owned(),
     })
+}
+
+fn comma_separated(line: &str) -> Option<[&str; 5]> {
+    line.splitn(5, ',').map(str::trim).collect::<Vec<_>>().try_into().ok()
+}
+
+/// Splits a line into columns. A name has blanks, so the attributes are what comes after two of them, or a last word that is one.
+fn in_columns(line: &str) -> Option<[&str; 5]> {
+    let (ordinal, rest) = line.split_once(' ')?;
+    let (pci, rest) = rest.trim_start().split_once(' ')?;
+    let (uuid, rest) = rest.trim_start().split_once(' ')?;
+    let rest = rest.trim();
+    let (name, attributes) = match rest.split_once("  ") {
+        Some((name, attributes)) => (name, attributes.trim()),
+        None => split_attributes(rest),
+    };
+    Some([ordinal, pci, uuid, name, attributes])
 }
 
 #[cfg(test)]
@@ -126,6 +164,37 @@ mod tests {
         );
         assert_eq!(table.sections[1].devices[0].name, "NVIDIA H200");
         assert!(table.bad.is_empty());
+    }
+
+    #[test]
+    fn mlopart_devices_follow_their_gpu() {
+        let listed = device_query(
+            b"Default\n\
+              Device Ordinal PCI IDs UUID Name Attributes\n\
+              0 0000:20.00.00 GPU-1d925fce-3b7d NVIDIA B300\n\
+              Server 908527\n\
+              Device Ordinal PCI IDs UUID Name Attributes\n\
+              N/A 0000:20.00.00 GPU-1d925fce-3b7d NVIDIA B300 M\n\
+              0 0000:20.00.00 GPU-3b861d38-5e0c NVIDIA B300 MLOPart 0 MD\n\
+              1               0000:20.00.00  GPU-d74bb67a-2db6  NVIDIA B300 MLOPart 1  MD\n",
+        );
+        let listed = listed.expect("two sections");
+        let rows = |section: &DeviceSection| {
+            let row = |row: &DeviceRow| (row.ordinal, row.name.clone(), row.attributes.clone());
+            section.devices.iter().map(row).collect::<Vec<_>>()
+        };
+        let row = |ordinal, name: &str, attributes: &str| (ordinal, name.to_owned(), attributes.to_owned());
+        assert_eq!(rows(&listed.sections[0]), [row(Some(0), "NVIDIA B300", "")]);
+        assert_eq!(
+            rows(&listed.sections[1]),
+            [
+                row(None, "NVIDIA B300", "M"),
+                row(Some(0), "NVIDIA B300 MLOPart 0", "MD"),
+                row(Some(1), "NVIDIA B300 MLOPart 1", "MD"),
+            ]
+        );
+        assert_eq!(listed.sections[1].devices[2].uuid.as_str(), "GPU-d74bb67a-2db6");
+        assert!(listed.bad.is_empty());
     }
 
     #[test]

@@ -207,11 +207,12 @@ fn printed_ps_rows_are_read_back() {
             device_prefix,
             namespace,
             command,
+            attributes: String::new(),
         },
     );
     values(vec(row, 0..=8), |rows| {
         let mut printed = WORDS[22].to_owned();
-        for ClientRow { pid, id, server, device_prefix, namespace, command } in rows {
+        for ClientRow { pid, id, server, device_prefix, namespace, command, .. } in rows {
             printed.push_str(&format!(
                 "{pid:<9} {id:<9} {server:<14} {device_prefix:<25} {namespace:<14} {command:<15}\n"
             ));
@@ -223,13 +224,15 @@ fn printed_ps_rows_are_read_back() {
 
 #[test]
 fn printed_device_lists_are_read_back() {
-    let row = (any::<u32>(), pci(), uuid(), NAME).prop_map(|(ordinal, (bus, slot), uuid, name)| DeviceRow {
-        ordinal,
-        pci: format!("0000:{bus:02x}.{slot:02x}.00"),
-        uuid,
-        // Columns are parted by two blanks or a comma, and products have neither in their names.
-        name: name.replace([' ', ','], "_"),
-        attributes: "N/A".to_owned(),
+    let row = (any::<Option<u32>>(), pci(), uuid(), NAME).prop_map(|(ordinal, (bus, slot), uuid, name)| {
+        DeviceRow {
+            ordinal,
+            pci: format!("0000:{bus:02x}.{slot:02x}.00"),
+            uuid: UuidPrefix::parse(uuid.as_str()).expect("a UUID"),
+            // Columns are parted by two blanks or a comma, and products have neither in their names.
+            name: name.replace([' ', ','], "_"),
+            attributes: "N/A".to_owned(),
+        }
     });
     let section = (pid(), vec(row, 0..=4))
         .prop_map(|(server, devices)| DeviceSection { server: Some(server), devices });
@@ -242,8 +245,8 @@ fn printed_device_lists_are_read_back() {
                 printed.push_str(&server.map_or("Default\n".to_owned(), |pid| format!("Server {pid}\n")));
                 printed.push_str("Device Ordinal\n");
                 for DeviceRow { ordinal, pci, uuid, name, attributes } in devices {
-                    let fields =
-                        [&ordinal.to_string(), pci, uuid.as_str(), name, attributes].map(ToString::to_string);
+                    let ordinal = ordinal.map_or("N/A".to_owned(), |ordinal| ordinal.to_string());
+                    let fields = [&ordinal, pci, uuid.as_str(), name, attributes].map(ToString::to_string);
                     printed.push_str(&fields.join(separator));
                     printed.push('\n');
                 }

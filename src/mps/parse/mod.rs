@@ -18,7 +18,7 @@ pub use clients::{
     ClientRow, Clients, DeviceClients, DeviceContext, Terminated, client_list, clients, device_client_list,
     terminate,
 };
-pub use devices::{DeviceRow, DeviceSection, Devices, device_query};
+pub use devices::{DeviceRow, DeviceSection, Devices, UuidPrefix, device_query};
 pub use partitions::{Partition, PartitionDevice, Partitions, lspart, sm_partition_add, sm_partition_remove};
 pub use values::{
     LimitReading, memory_limit, percentage, priority, server_list, server_percentage, server_status, silent,
