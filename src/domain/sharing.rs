@@ -122,9 +122,13 @@ impl SharedGpus {
         Self { gpus, sharing }
     }
 
-    /// Returns true if it follows from these GPUs.
+    /// Returns true if it follows from these GPUs, whose use of memory changes at each reading and does not matter to it.
     pub fn is_of(&self, gpus: &[Gpu]) -> bool {
-        self.gpus == gpus
+        let is_same = |(one, other): (&Gpu, &Gpu)| {
+            (&one.uuid, one.sms, one.compute_capability, one.memory_total)
+                == (&other.uuid, other.sms, other.compute_capability, other.memory_total)
+        };
+        self.gpus.len() == gpus.len() && self.gpus.iter().zip(gpus).all(is_same)
     }
 
     /// The sharing of a GPU; `None` if no daemon has it.

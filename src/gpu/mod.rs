@@ -44,11 +44,6 @@ pub trait Inventory: Send + Sync + 'static {
     /// The processes that have a compute context on a GPU, in order of their PIDs.
     fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError>;
 
-    /// The processes on each of these GPUs: one whose processes cannot be listed does not hide those of the others.
-    fn processes_on(&self, gpus: &[GpuUuid]) -> Result<Vec<ListedProcesses>, InventoryError> {
-        Ok(gpus.iter().map(|gpu| (gpu.clone(), self.processes(gpu))).collect())
-    }
-
     /// Sets the compute mode of a GPU, for processes that start from now on.
     fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError>;
 
@@ -105,9 +100,6 @@ impl GpuDriver {
         (!version.is_empty()).then_some(RunningDriver { version, cuda })
     }
 }
-
-/// A GPU with its processes, or the error of listing them.
-pub type ListedProcesses = (GpuUuid, Result<Vec<GpuProcess>, InventoryError>);
 
 /// Why the inventory has no answer.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{DeviceFile, GpuDriver, Inventory, InventoryError, ListedProcesses, Suspendable, SuspendedGpus};
+use super::{DeviceFile, GpuDriver, Inventory, InventoryError, Suspendable, SuspendedGpus};
 use crate::domain::GpuUuid;
 use crate::domain::gpu::{ComputeMode, Gpu, GpuProcess};
 use crate::domain::vitals::GpuVitals;
@@ -212,11 +212,6 @@ impl<I: Inventory> Inventory for TimeLimited<I> {
     fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
         let gpu = gpu.clone();
         self.query("processes", move |inner| inner.processes(&gpu))
-    }
-
-    fn processes_on(&self, gpus: &[GpuUuid]) -> Result<Vec<ListedProcesses>, InventoryError> {
-        let gpus = gpus.to_vec();
-        self.query("processes", move |inner| inner.processes_on(&gpus))
     }
 
     fn set_compute_mode(&self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), InventoryError> {

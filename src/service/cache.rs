@@ -96,6 +96,8 @@ impl<T> Cached<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
 
     #[test]
@@ -113,5 +115,41 @@ mod tests {
         cached.keep(2, "newer");
         assert_eq!(*cached.keep(1, "older"), "older");
         assert_eq!(cached.at(2).as_deref(), Some(&"newer"));
+    }
+
+    #[tokio::test]
+    async fn committed_value_is_read_once_per_commit() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        let (cached, reads) = (Cached::default(), Arc::new(AtomicU32::new(0)));
+        let read = async || {
+            let reads = Arc::clone(&reads);
+            let count = cached.committed(&store, |_| {
+                Box::pin(async move { Ok(reads.fetch_add(1, Ordering::Relaxed) + 1) })
+            });
+            *count.await.expect("read")
+        };
+        assert_eq!((read().await, read().await), (1, 1));
+        store.check_writes().await.expect("written");
+        assert_eq!((read().await, read().await), (2, 2));
+        let failed = Cached::<u32>::default();
+        let error = failed.committed(&store, |_| Box::pin(async { Err(StoreError::Sealed) })).await;
+        assert!(error.is_err() && failed.last().is_none(), "an error is not kept");
+    }
+
+    #[tokio::test]
+    async fn commit_during_a_read_outdates_its_value() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::open(&directory.path().join("test.db"), 0).await.expect("a store");
+        let (cached, writer) = (Cached::default(), store.clone());
+        let before = cached.committed(&store, |_| {
+            Box::pin(async move {
+                writer.check_writes().await?;
+                Ok("before")
+            })
+        });
+        assert_eq!(*before.await.expect("read"), "before");
+        let after = cached.committed(&store, |_| Box::pin(async { Ok("after") }));
+        assert_eq!(*after.await.expect("read"), "after");
     }
 }

@@ -47,8 +47,20 @@ pub async fn desired_of(
     Ok(desired)
 }
 
-/// Returns the desired state of a daemon with these tenants, but for their directories: enough to know that there is one.
-pub async fn without_directories(
+/// Refuses a daemon with these tenants that has no desired state.
+pub async fn check(
+    db: &mut Db,
+    daemon: &Daemon,
+    tenants: &[&Tenant],
+    gpus: &[Gpu],
+    maintenance: Option<&Maintenance>,
+    manager_uid: u32,
+) -> Result<()> {
+    without_directories(db, daemon, tenants, gpus, maintenance, manager_uid).await.map(drop)
+}
+
+/// Returns the desired state of a daemon with these tenants, but for their directories.
+async fn without_directories(
     db: &mut Db,
     daemon: &Daemon,
     tenants: &[&Tenant],

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::sentence::{Deed, actor_words, tenant_of};
+use super::sentence::{Deed, WITH_HOST_FILE, actor_words, tenant_of};
 use super::{AuditOutcome, AuditRecord};
 use crate::count::counted;
 use crate::workload::Workload;
@@ -41,8 +41,8 @@ impl ChangeGroup {
 enum GroupKey {
     /// Tenants, or the leases of a tenant, that an actor made and deleted.
     Lives { actor: String, scheduler: Option<&'static str>, leases_of: Option<String> },
-    /// Daemons that an actor created, as for each GPU of a host.
-    Created { actor: String },
+    /// Daemons that an actor created by one action, as for each GPU of a host.
+    Created { actor: String, action: String },
     /// Repeats of an action on a target, such as several edits of a tenant.
     Repeated { actor: String, action: String, target: String },
 }
@@ -62,7 +62,8 @@ impl GroupKey {
             "leases" if is_life => {
                 Self::Lives { actor, scheduler: None, leases_of: tenant_of(row).map(String::from) }
             }
-            "daemons" if is_life && row.before.is_none() => Self::Created { actor },
+            // Others were adopted.
+            "daemons" if row.deed().verb == "created" => Self::Created { actor, action: row.action.clone() },
             _ => Self::Repeated { actor, action: row.action.clone(), target: row.target.clone() },
         }
     }
@@ -103,7 +104,9 @@ fn group(key: &GroupKey, rows: &[&AuditRecord]) -> Option<ChangeGroup> {
 /// Describes the creation of daemons, of which one may have been created again.
 fn created(rows: &[&AuditRecord]) -> Deed {
     let daemons: BTreeSet<&str> = rows.iter().map(|row| row.target.as_str()).collect();
-    Deed::new("created", counted(daemons.len(), "daemon"), "")
+    let with_file = rows.iter().all(|row| row.deed().rest.ends_with(WITH_HOST_FILE));
+    let rest = if with_file { WITH_HOST_FILE } else { "" };
+    Deed::new("created", counted(daemons.len(), "daemon"), rest)
 }
 
 /// Describes what became of tenants or leases: how many were made, and how many of these have ended.
@@ -193,6 +196,18 @@ mod tests {
         let rows = [daemon(0, true), daemon(1, true), daemon(1, false), daemon(1, true)];
         assert_eq!(sentences(&rows), ["the manager created 2 daemons", "the manager deleted daemon gpu1"]);
         assert_eq!(sentences(&rows[..1]), ["the manager created daemon gpu0 on 1 GPU"]);
+        let adopted =
+            |row: AuditRecord| AuditRecord { action: "POST /foreign-daemons/{id}/adopt".to_owned(), ..row };
+        assert_eq!(
+            sentences(&[adopted(daemon(0, true)), adopted(daemon(1, true))]),
+            ["the manager adopted daemon gpu1", "the manager adopted daemon gpu0"]
+        );
+        let of_file = |row: AuditRecord| AuditRecord { action: "PUT /api/v1/host/spec".to_owned(), ..row };
+        let mixed = [daemon(0, true), of_file(daemon(1, true)), of_file(daemon(2, true))];
+        assert_eq!(
+            sentences(&mixed),
+            ["the manager created 2 daemons, with the host file", "the manager created daemon gpu0 on 1 GPU"]
+        );
     }
 
     #[test]

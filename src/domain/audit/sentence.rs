@@ -21,6 +21,9 @@ pub struct Deed {
     pub rest: String,
 }
 
+/// End of the sentence of a change that a host file made.
+pub(super) const WITH_HOST_FILE: &str = ", with the host file";
+
 impl Deed {
     pub(super) fn new(verb: impl Into<String>, object: impl Into<String>, rest: impl Into<String>) -> Self {
         Self { verb: verb.into(), object: object.into(), rest: rest.into() }
@@ -76,7 +79,7 @@ impl AuditRecord {
             _ => self.done(),
         };
         if self.action.ends_with("/host/spec") && !deed.object.is_empty() {
-            deed.rest.push_str(", with the host file");
+            deed.rest.push_str(WITH_HOST_FILE);
         }
         deed
     }

@@ -174,8 +174,8 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// The desired values of the daemons concerned; none after a dry run, in which there has to be one for each all the same. One that gets a tenant comes before the one that loses it, so that the tenant's
-    /// directory never has no owner.
+    /// The desired values of the daemons concerned. One that gets a tenant comes before the one that loses it, so that the tenant's
+    /// directory never has no owner. After a dry run there are none, and what could not be planned is refused all the same.
     async fn desired(&mut self, manager_uid: u32) -> Result<Vec<Desired>> {
         let changed = self.with_changed_tenants();
         let mut names: Vec<&DaemonName> = self.published.iter().collect();
@@ -186,8 +186,7 @@ impl Change<'_> {
             let tenants: Vec<&Tenant> = self.objects.tenants_of(name).collect();
             let (db, gpus, maintenance) = (&mut *self.db, &self.gpus, self.maintenance.as_ref());
             if self.dry_run {
-                store::plans::without_directories(db, daemon, &tenants, gpus, maintenance, manager_uid)
-                    .await?;
+                store::plans::check(db, daemon, &tenants, gpus, maintenance, manager_uid).await?;
                 continue;
             }
             let value = store::plans::desired_of(db, daemon, &tenants, gpus, maintenance, manager_uid);

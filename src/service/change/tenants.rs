@@ -70,13 +70,20 @@ impl StagedTenants {
 
     /// The tenants as they will be, by name.
     pub(in crate::service) fn values(&self) -> impl Iterator<Item = &Tenant> {
-        let mut loaded =
-            self.loaded.iter().filter(|tenant| !self.touched.contains_key(&tenant.name)).peekable();
-        let mut touched = self.touched.values().flatten().peekable();
-        std::iter::from_fn(move || match (loaded.peek(), touched.peek()) {
-            (Some(one), Some(other)) if one.name > other.name => touched.next(),
-            (Some(_), _) => loaded.next(),
-            (None, _) => touched.next(),
+        // Both are in the order of their names.
+        let (mut loaded, mut touched) = (self.loaded.iter().peekable(), self.touched.iter().peekable());
+        std::iter::from_fn(move || {
+            loop {
+                let Some(&(name, after)) = touched.peek() else { return loaded.next() };
+                if let Some(untouched) = loaded.next_if(|tenant| tenant.name < *name) {
+                    return Some(untouched);
+                }
+                loaded.next_if(|tenant| tenant.name == *name);
+                touched.next();
+                if after.is_some() {
+                    return after.as_ref();
+                }
+            }
         })
     }
 
@@ -117,6 +124,11 @@ mod tests {
         assert_eq!(names(&tenants), ["a", "b", "e", "f"]);
         assert!(tenants.get(&name("d")).is_none() && tenants.get_mut(&name("d")).is_none());
         assert!(tenants.get(&name("b")).expect("there").draining);
+        tenants.insert(tenant("d", r#"{"daemon":"gpu1","uid":0}"#));
+        tenants.remove(&name("f"));
+        tenants.remove(&name("unknown"));
+        assert_eq!(names(&tenants), ["a", "b", "d", "e"]);
+        assert_eq!(tenants.get(&name("d")).expect("there again").spec.daemon.as_str(), "gpu1");
     }
 
     #[test]

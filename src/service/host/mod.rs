@@ -372,14 +372,8 @@ impl Backend {
         // All at once: the driver and `/proc` are read on a thread that may wait.
         self.query_inventory(move |inventory| {
             let mut listed = BTreeMap::new();
-            let by_gpu = inventory.processes_on(&present).unwrap_or_else(|error| {
-                if error.is_news() {
-                    tracing::warn!(%error, "the driver did not list the processes of the GPUs");
-                }
-                Vec::new()
-            });
-            for (gpu, processes) in by_gpu {
-                match processes {
+            for gpu in present {
+                match inventory.processes(&gpu) {
                     Ok(processes) => {
                         listed.insert(gpu, processes.into_iter().map(&view).collect());
                     }

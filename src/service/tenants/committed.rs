@@ -16,24 +16,30 @@ use crate::store::{self, StoreError};
 
 /// Colours of tenants in pictures, by their numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct TenantColours(Arc<Vec<Tenant>>);
+pub struct TenantColours {
+    tenants: Arc<Vec<Tenant>>,
+    /// The only tenant that the reader may see, if there is one.
+    scope: Option<TenantName>,
+}
 
 impl TenantColours {
-    /// The colour of a tenant; `None` for one that is not there any more.
+    /// The colour of a tenant; `None` for one that is not there any more, or that the reader may not see.
     pub fn get(&self, tenant: &TenantName) -> Option<u8> {
-        named(&self.0, tenant).map(|tenant| tenant.directory.colour())
+        let is_seen = self.scope.as_ref().is_none_or(|own| own == tenant);
+        named(&self.tenants, tenant).filter(|_| is_seen).map(|tenant| tenant.directory.colour())
     }
 
     #[cfg(test)]
     pub(crate) fn of(tenant: Tenant) -> Self {
-        Self(Arc::new(vec![tenant]))
+        Self { tenants: Arc::new(vec![tenant]), scope: None }
     }
 }
 
 impl Service {
     /// The colours of all tenants.
     pub async fn tenant_colours(&self, ctx: &RequestContext) -> Result<TenantColours> {
-        Ok(TenantColours(self.with(&ctx.require(Right::ViewOwn)?).stored_tenants().await?))
+        let tenants = self.with(&ctx.require(Right::ViewOwn)?).stored_tenants().await?;
+        Ok(TenantColours { tenants, scope: ctx.actor.scope().cloned() })
     }
 
     /// Counts the tenants of each daemon; daemons without a tenant are left out.

@@ -204,7 +204,8 @@ impl Driver {
             if let ReconcileStep::Wait(until) = action {
                 self.tried = tried;
                 self.publish(&desired);
-                self.wait(until.min(self.modes.due()).min(self.refresh_due())).await;
+                let due = self.modes.due().min(self.refresh_due()).min(self.handout_due(&desired));
+                self.wait(until.min(due)).await;
                 if self.refresh_due() <= self.now() {
                     self.refresh(&desired).await;
                 }

@@ -12,6 +12,7 @@ use crate::domain::plan::Desired;
 use crate::domain::timings::Timings;
 use crate::host::{self, Identity};
 use crate::mps::process::{PIPE_ENV, check_reachable, is_server};
+use crate::supervisor::handout::CHECKED;
 use crate::supervisor::observe::signs::living_signs;
 use crate::supervisor::reconcile::daemon::PollInterval;
 
@@ -35,6 +36,13 @@ impl Driver {
         let pause = self.context.check_interval.min(Timings::duration(self.context.timings.processes_ms));
         let pause = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
         self.refreshed_at.saturating_add(pause)
+    }
+
+    /// Returns the time of the next check of the tenants' directories, if the last one left some.
+    pub(super) fn handout_due(&self, desired: &Desired) -> i64 {
+        let pause = i64::try_from(CHECKED.as_millis()).unwrap_or(i64::MAX);
+        let is_left = self.context.handouts.has_unchecked(&desired.name);
+        if is_left { self.now().saturating_add(pause) } else { i64::MAX }
     }
 
     fn check_interval_ms(&self) -> i64 {

@@ -1,21 +1,16 @@
 //! The check of directories in which nothing changed: another program may have changed them.
 
-use std::ops::Bound;
-
 use super::directory::{self, Inode};
 use super::{Handout, HandoutState, Handouts, SPARES, TenantEntry};
 use crate::domain::DaemonName;
 use crate::mps::process::SOCKET;
 
-/// Most directories that are looked at in one check, which takes some 15 µs for each.
-const CHECKED_AT_ONCE: usize = 1000;
-
 impl Handouts {
     /// Applies its handout again to each directory of a daemon that is not as it was left.
     ///
-    /// Readers do not wait meanwhile: looking at directories takes a while, and needs no lock. Of thousands, a part is looked at each time,
-    /// after those of the time before.
-    pub(super) fn check_tenants(&self, daemon: &DaemonName) {
+    /// Readers do not wait meanwhile: looking at directories takes a while, and needs no lock. Of thousands, `at_once` are looked at each
+    /// time, after those of the time before, and all that have a problem.
+    pub(super) fn check_tenants(&self, daemon: &DaemonName, at_once: usize) {
         let is_rooted = directory::ensure_root(&self.root, &self.unplaced()).is_ok();
         let mut inner = self.inner();
         let HandoutState { daemons, entries } = &mut *inner;
@@ -24,15 +19,18 @@ impl Handouts {
             Handout::Open(control) => directory::inode(&control.pipe.join(SOCKET)),
             _ => None,
         };
-        let after = held.checked_to.take().map_or(Bound::Unbounded, Bound::Excluded);
-        let of_daemon = entries.range((after, Bound::Unbounded));
-        let of_daemon = of_daemon.filter(|(_, entry)| entry.daemon.as_ref() == Some(daemon));
-        let due: Vec<_> = of_daemon
-            .take(CHECKED_AT_ONCE)
-            .map(|(name, entry)| (name.clone(), entry.access.clone(), self.left(entry, socket)))
-            .collect();
-        let last = due.last().filter(|_| due.len() == CHECKED_AT_ONCE);
-        held.checked_to = last.map(|(name, ..)| name.clone());
+        let after = held.checked_to.take();
+        let (mut due, mut left) = (Vec::new(), at_once);
+        for (name, entry) in entries.iter().filter(|(_, entry)| entry.daemon.as_ref() == Some(daemon)) {
+            let is_next = after.as_ref().is_none_or(|after| name > after);
+            if is_next && left > 0 {
+                left -= 1;
+                held.checked_to = Some(name.clone()).filter(|_| left == 0);
+            } else if entry.problem.is_none() {
+                continue;
+            }
+            due.push((name.clone(), entry.access.clone(), self.left(entry, socket)));
+        }
         drop(inner);
         for (name, access, control) in due {
             let path = self.root.join(name.as_str());
@@ -45,6 +43,11 @@ impl Handouts {
                 self.apply(&name, entry, held.of_tenant(&name));
             }
         }
+    }
+
+    /// Returns true if the last check of a daemon's directories left some to the next.
+    pub(in crate::supervisor) fn has_unchecked(&self, daemon: &DaemonName) -> bool {
+        self.inner().daemons.get(daemon).is_some_and(|held| held.checked_to.is_some())
     }
 
     /// Returns the file that was left as `control` of a directory, if nothing about the directory is to be done.

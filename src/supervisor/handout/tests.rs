@@ -432,3 +432,27 @@ async fn open_directories_change_with_the_handout() {
     host.announce_if(false, &host.daemon, host.generation.get() + 1, &[B]);
     assert!(has_changed() && open().is_empty(), "it takes no clients");
 }
+
+#[tokio::test]
+async fn checks_of_many_directories_take_turns() {
+    let names = ["1111111111", "2222222222", "3333333333", "4444444444", "5555555555"];
+    let host = host();
+    host.set(&names, Handout::Wait);
+    for name in names {
+        fs::remove_file(host.path(name).join(SOCKET)).expect("another program removes it");
+    }
+    let repaired = || names.iter().filter(|name| host.has_placeholder(name)).count();
+    for (count, is_left) in [(2, true), (4, true), (5, false)] {
+        host.handouts.check_tenants(&host.daemon, 2);
+        assert_eq!((repaired(), host.handouts.has_unchecked(&host.daemon)), (count, is_left));
+    }
+    // One that had a problem does not wait for its turn.
+    let last = host.path(names[4]);
+    fs::remove_dir_all(&last).expect("removed");
+    fs::write(&last, "").expect("in the way");
+    host.handouts.check_tenants(&host.daemon, names.len());
+    assert_eq!(repaired(), 4);
+    fs::remove_file(&last).expect("out of the way");
+    host.handouts.check_tenants(&host.daemon, 0);
+    assert_eq!(repaired(), 5);
+}
