@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use self::reserved::WrittenAddStep;
+use self::reserved::ReservedWord;
 use super::gpu::{Gpu, full_name};
 use super::printable::is_shown;
 use super::{GpuUuid, InvalidValue, LayoutName, PartitionName, TenantName};
@@ -145,6 +145,29 @@ pub struct AddStep {
     /// Tenants that work in it; several may share one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tenants: Vec<TenantName>,
+}
+
+/// A partition to be made as a document writes it, with words that have no meaning yet.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenAddStep {
+    gpu: Role,
+    partition: PartitionName,
+    chunks: u32,
+    #[serde(default)]
+    tenants: Vec<TenantName>,
+    #[serde(default, rename = "remainder")]
+    _remainder: Option<ReservedWord>,
+    #[serde(default, rename = "max_chunks")]
+    _max_chunks: Option<ReservedWord>,
+    #[serde(default, rename = "shareable")]
+    _shareable: Option<ReservedWord>,
+}
+
+impl From<WrittenAddStep> for AddStep {
+    fn from(WrittenAddStep { gpu, partition, chunks, tenants, .. }: WrittenAddStep) -> Self {
+        Self { gpu, partition, chunks, tenants }
+    }
 }
 
 /// A partition to be removed.

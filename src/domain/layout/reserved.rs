@@ -5,34 +5,8 @@
 
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny};
 
-use super::{AddStep, Role};
-use crate::{PartitionName, TenantName};
-
-/// A step as a document writes it.
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenAddStep {
-    gpu: Role,
-    partition: PartitionName,
-    chunks: u32,
-    #[serde(default)]
-    tenants: Vec<TenantName>,
-    #[serde(default, rename = "remainder")]
-    _remainder: Option<ReservedWord>,
-    #[serde(default, rename = "max_chunks")]
-    _max_chunks: Option<ReservedWord>,
-    #[serde(default, rename = "shareable")]
-    _shareable: Option<ReservedWord>,
-}
-
-impl From<WrittenAddStep> for AddStep {
-    fn from(WrittenAddStep { gpu, partition, chunks, tenants, .. }: WrittenAddStep) -> Self {
-        Self { gpu, partition, chunks, tenants }
-    }
-}
-
 /// The value of a word that has no meaning yet.
-struct ReservedWord;
+pub(super) struct ReservedWord;
 
 impl<'de> Deserialize<'de> for ReservedWord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -51,7 +51,7 @@ use crate::service::tenants::provisioning::{add_shares, keep_own_share, provisio
 use crate::service::tenants::readiness::TenantBlockers;
 use crate::service::{Backend, Result, Service, ServiceError, WriteOptions, Written, removed};
 use crate::store::{self, transact};
-use crate::supervisor::{Blocker, Observed};
+use crate::supervisor::{Blocker, DirectoryStatus, Observed};
 
 /// A tenant: desired state and status.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -218,10 +218,16 @@ impl Service {
     ) -> Result<Paged<TenantConditions>> {
         let backend = self.with(&ctx.require(Right::ViewOwn)?);
         let (stored, paged) = backend.tenant_page(ctx, &TenantFilter::default(), page).await?;
+        let handouts = &backend.parts.fleet.context().handouts;
+        // Without the processes that wait, which are no condition.
+        let handed = |tenant: &Tenant| DirectoryStatus {
+            waiting: Vec::new(),
+            problem: handouts.problem(&tenant.directory),
+        };
         let conditions = |reads: &TenantReads<'_>, tenant: &Tenant| TenantConditions {
             name: tenant.name.clone(),
             daemon: tenant.spec.daemon.clone(),
-            conditions: backend.status_with(reads, tenant, None).conditions,
+            conditions: backend.status_with(reads, tenant, None, handed(tenant)).conditions,
         };
         backend.each_of(ctx, &stored, paged, conditions).await
     }
@@ -374,7 +380,8 @@ impl Backend {
         tenant: &Tenant,
         verification: Option<Verification>,
     ) -> TenantView {
-        let status = self.status_with(reads, tenant, verification);
+        let handed = self.parts.fleet.context().handouts.status(&tenant.directory);
+        let status = self.status_with(reads, tenant, verification, handed);
         let Tenant { name, spec, generation, created_at, updated_at, .. } = tenant.clone();
         let workload = Workload::of(&spec.labels).map(|workload| workload.to_string());
         let removed = Vec::new();
@@ -387,13 +394,13 @@ impl Backend {
         reads: &TenantReads<'_>,
         tenant: &Tenant,
         verification: Option<Verification>,
+        handed: DirectoryStatus,
     ) -> TenantStatus {
         let &TenantReads { ctx, gpus, blockers, ref limits, .. } = reads;
         let of_daemon = reads.daemons.get(&tenant.spec.daemon);
         let stored = of_daemon.map(|daemon| daemon.stored);
         let verification = verification
             .map(|verification| self.dated(verification, tenant, stored).redacted_for(&ctx.actor));
-        let handed = self.parts.fleet.context().handouts.status(&tenant.directory);
         let clients = reads.clients.get(&tenant.name).map_or(&[][..], Vec::as_slice);
         let mut status = TenantStatus {
             observed_generation: 0,

@@ -416,6 +416,11 @@ impl Handouts {
         DirectoryStatus { waiting: entry.queue.waiting(), problem: entry.problem.clone() }
     }
 
+    /// Returns what blocks a tenant's directory.
+    pub fn problem(&self, name: &TenantDirectory) -> Option<Blocker> {
+        self.inner().entries.get(name)?.problem.clone()
+    }
+
     /// Returns the path in which the directories of tenants are.
     pub fn root(&self) -> &Path {
         &self.root
