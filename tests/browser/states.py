@@ -5,7 +5,7 @@ import signal
 import subprocess
 
 from host import BINARY, eventually
-from pages import clear
+from pages import clear, more
 from test_layouts import add, fill, press, static, write
 from test_layouts_on_daemons import OTHER_DIE, past_the_manager
 
@@ -162,6 +162,8 @@ def forms(host, show):
 
     def daemon(page):
         page.get_by_label("Name", exact=True).fill("gpu0")
+        more(page, "#defaults")
+        more(page, "#expert")
         page.get_by_label("Device memory limit").fill("lots")
         page.get_by_label("Memory over-commit").fill("twice")
         press(page, "Set up")

@@ -24,6 +24,8 @@ def test_first_daemon_is_set_up(own_host, visitor, scripted):
     expect(page.get_by_role("checkbox", name="GPU 1")).to_be_checked()
     expect(page.get_by_role("checkbox", name="GPU 0")).not_to_be_checked()
     page.get_by_label("Name", exact=True).fill("Not A Name")
+    expect(page.get_by_label("Device memory limit")).to_be_hidden()
+    more(page, "#defaults")
     page.get_by_label("Device memory limit").fill("lots")
     page.get_by_role("button", name="Set up").click()
     expect(page.get_by_label("Name", exact=True)).to_have_attribute("aria-invalid", "true")
@@ -52,6 +54,7 @@ def test_outdated_daemon_form_shows_both_values(own_host, visitor):
     host = own_host
     visit = visitor(host)
     page = visit.log_in(to="/daemons/gpu0/edit")
+    more(page, "#expert")
     page.get_by_label("Admission of tenants").select_option("reserved")
     page.get_by_label("Memory over-commit").fill("2")
     spec = host.api("GET", "/daemons/gpu0")["spec"]
@@ -71,6 +74,7 @@ def test_settings_outside_the_daemon_form_are_kept(own_host, visitor):
     host = own_host
     host.api("POST", "/daemons/gpu0/cordon")
     page = visitor(host).log_in(to="/daemons/gpu0/edit")
+    more(page, "#expert")
     page.get_by_label("Memory over-commit").fill("2")
     page.get_by_role("button", name="Save").click()
     page.wait_for_url("**/daemons/gpu0")
@@ -115,6 +119,7 @@ def test_strategy_and_weight_give_shares(own_host, visitor):
         host.api("PUT", f"/tenants/{name}", {"daemon": "gpu1", "uid": 0})
     visit = visitor(host)
     page = visit.log_in(to="/daemons/gpu1/edit")
+    more(page, "#defaults")
     page.get_by_label("Strategy").select_option("weighted")
     page.get_by_label("Clients to divide among").fill("0")
     page.get_by_role("button", name="Save").click()

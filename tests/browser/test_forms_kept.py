@@ -30,11 +30,13 @@ def tenant_edit(page):
 
 def daemon_new(page):
     page.get_by_label("Name", exact=True).fill("second")
+    more(page, "#defaults")
     page.get_by_label("Device memory limit").fill("lots")
     return ["second", "lots"]
 
 
 def daemon_edit(page):
+    more(page, "#expert")
     page.get_by_label("Memory over-commit").fill("many")
     return ["many"]
 

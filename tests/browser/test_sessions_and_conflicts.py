@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from host import TIMEOUT_S, Host, eventually
-from pages import clear
+from pages import clear, more
 from test_layouts import add, fill, text_of
 
 
@@ -229,6 +229,7 @@ def test_deleted_resource_is_recreated_from_its_form(own_host, visitor):
 
     clear(host, "gpu1")
     page.goto("/daemons/gpu1/edit")
+    more(page, "#expert")
     page.get_by_label("Memory over-commit").fill("2")
     host.done(host.api("DELETE", "/daemons/gpu1?grace_s=0"))
     page.get_by_role("button", name="Save").click()

@@ -25,8 +25,41 @@ struct DaemonFormPage {
     daemon: Option<DaemonView>,
     gpus: Vec<DaemonGpuChoice>,
     form: Form,
+    /// The form of a daemon with nothing but defaults.
+    plain: Form,
     refused: FormErrors,
     conflict: Option<Vec<FieldDifference>>,
+}
+
+/// Fields that most daemons leave as they are, and that are folded away.
+#[derive(PartialEq, Eq)]
+enum FoldedFields {
+    /// Defaults and shares of its tenants.
+    Defaults,
+    /// How it is operated.
+    Operation,
+}
+
+impl FoldedFields {
+    /// Returns the part in which a field is folded away; `None` for one that is always shown.
+    fn of(field: &str) -> Option<Self> {
+        match field.split('.').next() {
+            Some("gpus" | "mode") => None,
+            Some("defaults" | "provisioning") => Some(Self::Defaults),
+            _ => Some(Self::Operation),
+        }
+    }
+}
+
+impl DaemonFormPage {
+    /// Returns true if a field of this part is wrong or not as most daemons have it.
+    fn opens(&self, part: FoldedFields) -> bool {
+        let part = Some(part);
+        let fields = DaemonSpec::<GpuRef>::FIELDS.iter().map(|(name, ..)| *name);
+        fields
+            .filter(|name| FoldedFields::of(name) == part)
+            .any(|name| self.form.text(name) != self.plain.text(name) || self.refused.field(name).is_some())
+    }
 }
 
 /// A selectable GPU.
@@ -131,7 +164,8 @@ impl FormSpec for DaemonSpec<GpuRef> {
             None => "Set up a daemon".to_owned(),
         };
         let frame = call.frame(Section::Daemons, &title).await;
-        Ok(DaemonFormPage { frame, daemon, gpus, form, refused, conflict })
+        let plain = Form::of(&DaemonSpec::<GpuRef>::of(Vec::new()), Self::FIELDS)?;
+        Ok(DaemonFormPage { frame, daemon, gpus, form, plain, refused, conflict })
     }
 }
 
