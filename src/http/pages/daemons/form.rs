@@ -36,7 +36,7 @@ struct DaemonFormPage {
 enum FoldedFields {
     /// Defaults and shares of its tenants.
     Defaults,
-    /// How it is operated.
+    /// Its operation.
     Operation,
 }
 
