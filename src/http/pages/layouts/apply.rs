@@ -33,9 +33,6 @@ use crate::service::{ServiceError, WriteOptions};
 /// The label of the box that allows partitions to be recreated.
 const RECREATE: &str = "Recreate these partitions";
 
-/// Age of the poll that a shown plan may be of: its page is read again at each event. Applying it polls the daemon.
-const PLANNED_ON: Duration = Duration::from_secs(1);
-
 #[derive(Template)]
 #[template(path = "layouts/apply.html")]
 struct ApplyPage<'a> {
@@ -145,7 +142,11 @@ async fn planned(call: &Call, name: LayoutName, form: &Form, error: Option<Servi
         // A version is only planned on request.
     } else if let Some(daemon) = &daemon {
         roles = places.roles(&name, &version.layout, daemon, form);
-        match app.service.plan_layout(ctx, &name, &places.target(&version, daemon, form), PLANNED_ON).await {
+        match app
+            .service
+            .plan_layout(ctx, &name, &places.target(&version, daemon, form), Duration::ZERO)
+            .await
+        {
             Ok(planned) => plan = Some(planned),
             Err(error) => refusal = Some(error),
         }
