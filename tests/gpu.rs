@@ -44,7 +44,7 @@ fn the_inventory_describes_every_gpu() {
     assert!(!gpus.is_empty());
     for (position, gpu) in gpus.iter().enumerate() {
         println!("{gpu:?}");
-        assert_eq!(gpu.index as usize, position);
+        assert_eq!(gpu.index.gpu as usize, position);
         assert!(gpu.memory_total > gpu.memory_used);
     }
 }

@@ -252,6 +252,11 @@ impl App {
         &self.state.service
     }
 
+    /// The faults of the manager itself.
+    pub(super) fn health(&self) -> &HostHealth {
+        &self.health
+    }
+
     /// The daemons.
     pub(super) fn fleet(&self) -> &Fleet {
         &self.fleet

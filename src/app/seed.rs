@@ -29,8 +29,10 @@ pub(super) async fn seed_simulated_host(
     begun.map_err(|error| StartupError(format!("{}: {error}", unfinished.display())))?;
     let new = WriteOptions { must_be_new: true, ..WriteOptions::default() };
     let gpus = inventory.gpus().map_err(refused)?;
+    // Of a GPU in MIG mode the instances have daemons.
+    let gpus: Vec<Gpu> = gpus.into_iter().filter(|gpu| !gpu.mig_enabled).collect();
     for gpu in &gpus {
-        let name = DaemonName::parse(&format!("gpu{}", gpu.index)).map_err(refused)?;
+        let name = DaemonName::parse(&gpu.index.daemon_name()).map_err(refused)?;
         let spec =
             DaemonSpec { desired_state: daemons, ..DaemonSpec::of(vec![GpuRef(gpu.uuid.to_string())]) };
         let ctx = RequestContext::of_manager(service.clock(), "seed", Target::Daemon(name.clone()));
@@ -70,7 +72,7 @@ pub(super) async fn seed_simulated_host(
                 value[held_by_nobody] = serde_json::Value::Null;
             }
         }
-        value["daemon"] = "gpu0".into();
+        value["daemon"] = first.map_or_else(|| "gpu0".to_owned(), |gpu| gpu.index.daemon_name()).into();
         value["uid"] = rustix::process::geteuid().as_raw().into();
         let spec = serde_json::from_value(value).map_err(refused)?;
         let name = TenantName::parse(name).map_err(refused)?;

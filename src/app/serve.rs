@@ -68,7 +68,7 @@ pub async fn serve(
         let round = stop.child_token();
         let app = App::build(&config, prepared, address, listening.clone(), round.clone()).await?;
         is_first |= app.is_new();
-        let login = match before_answering(&app, host_file.as_ref(), is_first).await {
+        let login = match before_answering(&app, host_file.as_ref(), is_first, &round).await {
             Ok(login) => login,
             Err(refused) => {
                 app.shutdown().await;
@@ -127,12 +127,13 @@ async fn before_answering(
     app: &App,
     host_file: Option<&HostFile>,
     is_first: bool,
+    stop: &CancellationToken,
 ) -> Result<Option<Secret>, StartupError> {
     if app.waiting().is_some() {
         return Ok(None);
     }
     if let Some(file) = host_file {
-        app.apply_host_file(file.clone()).await?;
+        app.apply_host_file(file.clone(), stop.clone()).await?;
     }
     if is_first { app.first_login().await.map(Some) } else { Ok(None) }
 }

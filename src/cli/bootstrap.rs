@@ -14,6 +14,7 @@ use super::output::{CommandResult, complain, line, remark};
 use super::values::{thread_percentage, user};
 use crate::domain::DeviceMemoryLimit;
 use crate::domain::count::counted;
+use crate::domain::device_index::DeviceIndex;
 use crate::domain::host_file::text;
 use crate::domain::layout::text::LayoutFormat;
 use crate::gpu::Inventory as _;
@@ -49,9 +50,9 @@ pub(super) struct BootstrapArgs {
     /// The memory that each process gets: one size, or one for each GPU
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = memory_limit)]
     pinned_memory_limit: Option<String>,
-    /// The GPUs, by index; by default all that the driver lists and that are not in MIG mode
-    #[arg(long, value_name = "INDEX,INDEX", value_delimiter = ',')]
-    gpus: Vec<u32>,
+    /// The GPUs, by index, and MIG instances, as 0/mig1; by default all that the driver lists, of a GPU in MIG mode its instances
+    #[arg(long, value_name = "INDEX,INDEX", value_delimiter = ',', value_parser = device_index)]
+    gpus: Vec<DeviceIndex>,
     /// The user of the processes, by name or number
     #[arg(long, value_name = "USER", default_value = "0", value_parser = user)]
     uid: u32,
@@ -182,33 +183,41 @@ fn program(args: &BootstrapArgs, root: &Path) -> Result<String, String> {
     })
 }
 
+fn device_index(text: &str) -> Result<DeviceIndex, String> {
+    DeviceIndex::parse(text)
+        .ok_or_else(|| format!("{text:?} is no GPU: give an index as 0, or a MIG instance as 0/mig1"))
+}
+
 /// The GPUs that can be managed.
-fn listed_gpus() -> Result<Vec<u32>, String> {
+fn listed_gpus() -> Result<Vec<DeviceIndex>, String> {
     let open = NvmlInventory::open().and_then(|inventory| inventory.gpus());
     let gpus = open.map_err(|error| format!("{error}\nOn a machine without GPUs, name them: --gpus 0,1"))?;
-    let usable: Vec<u32> = gpus.iter().filter(|gpu| !gpu.mig_enabled).map(|gpu| gpu.index).collect();
+    let usable: Vec<DeviceIndex> = gpus.iter().filter(|gpu| !gpu.mig_enabled).map(|gpu| gpu.index).collect();
     if usable.is_empty() {
-        return Err("the driver lists no GPU that is not in MIG mode".into());
+        return Err("the driver lists no GPU, or only GPUs in MIG mode without instances: make some (mig-parted, or nvidia-smi mig -cgi)".into());
     }
     Ok(usable)
 }
 
 /// The file of a host on which each GPU has a daemon and a tenant; it is read back as `apply` reads it.
-fn host_file(args: &BootstrapArgs, gpus: &[u32]) -> Result<String, String> {
+fn host_file(args: &BootstrapArgs, gpus: &[DeviceIndex]) -> Result<String, String> {
     let percentage = args.active_thread_percentage.unwrap_or_else(|| share(args.concurrency));
     let limits = args.pinned_memory_limit.as_deref().map(per_gpu).transpose()?;
     if let Some(DeviceMemoryLimit::PerGpu(named)) = &limits {
         let is_there = |name: &String| gpus.iter().any(|gpu| gpu.to_string() == *name);
         if let Some((stray, _)) = named.iter().find(|(name, _)| !is_there(name)) {
+            let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
             return Err(format!(
-                "--pinned-memory-limit names GPU {stray}, which is not among the GPUs {gpus:?}"
+                "--pinned-memory-limit names GPU {stray}, which is not among the GPUs {}",
+                gpus.join(", ")
             ));
         }
     }
     let mut daemons = String::new();
     let mut tenants = String::new();
     for gpu in gpus {
-        let _ = writeln!(daemons, "  gpu{gpu}: {{gpus: [{gpu}]}}");
+        let name = gpu.daemon_name();
+        let _ = writeln!(daemons, "  {name}: {{gpus: [{gpu}]}}");
         let limit = match &limits {
             Some(DeviceMemoryLimit::Same(limit)) => Some(*limit),
             Some(DeviceMemoryLimit::PerGpu(named)) => {
@@ -220,7 +229,7 @@ fn host_file(args: &BootstrapArgs, gpus: &[u32]) -> Result<String, String> {
             limit.map(|limit| format!(", device_memory_limit: {}", limit.as_mps())).unwrap_or_default();
         let _ = writeln!(
             tenants,
-            "  gpu{gpu}: {{daemon: gpu{gpu}, uid: {}, active_thread_percentage: {percentage}, max_clients: {}{limit}}}",
+            "  {name}: {{daemon: {name}, uid: {}, active_thread_percentage: {percentage}, max_clients: {}{limit}}}",
             args.uid, args.concurrency
         );
     }
@@ -346,7 +355,7 @@ fn systemctl(arguments: &[&str]) -> Result<(), String> {
 }
 
 /// Prints what was created, and how processes use it.
-fn report(args: &BootstrapArgs, gpus: &[u32], place: &Path) {
+fn report(args: &BootstrapArgs, gpus: &[DeviceIndex], place: &Path) {
     let percentage = args.active_thread_percentage.unwrap_or_else(|| share(args.concurrency));
     let memory = args
         .pinned_memory_limit
@@ -360,11 +369,11 @@ fn report(args: &BootstrapArgs, gpus: &[u32], place: &Path) {
         counted(args.concurrency as usize, "process")
     );
     for gpu in gpus {
-        line!("mps-manager run --tenant gpu{gpu} -- COMMAND");
+        line!("mps-manager run --tenant {} -- COMMAND", gpu.daemon_name());
     }
     line!(
-        "variables=$(mps-manager env gpu{}) && eval \"$variables\"   # the same for a shell of that user",
-        gpus.first().copied().unwrap_or(0)
+        "variables=$(mps-manager env {}) && eval \"$variables\"   # the same for a shell of that user",
+        gpus.first().copied().unwrap_or(0.into()).daemon_name()
     );
 }
 
@@ -389,7 +398,8 @@ mod tests {
     #[test]
     fn each_gpu_gets_tenant_with_equal_share() {
         let limit = Some("0=2G,1=4096M".to_owned());
-        let written = host_file(&BootstrapArgs { pinned_memory_limit: limit, ..args(3) }, &[0, 1]);
+        let written =
+            host_file(&BootstrapArgs { pinned_memory_limit: limit, ..args(3) }, &[0.into(), 1.into()]);
         let written = written.expect("a host file");
         assert!(
             written.contains("active_thread_percentage: 33.3, max_clients: 3, device_memory_limit: 2048M"),
@@ -398,7 +408,7 @@ mod tests {
         assert!(written.contains("gpu1: {daemon: gpu1, uid: 0, "), "{written}");
         let half = BootstrapArgs { active_thread_percentage: Some(50.0), ..args(4) };
         assert!(
-            host_file(&half, &[5])
+            host_file(&half, &[5.into()])
                 .expect("a host file")
                 .contains("active_thread_percentage: 50, max_clients: 4}")
         );
@@ -408,7 +418,7 @@ mod tests {
     fn limits_of_other_gpus_are_refused() {
         for (limit, words) in [("7=2G", "names GPU 7"), ("banana", "banana"), ("512K", "512K")] {
             let args = BootstrapArgs { pinned_memory_limit: Some(limit.into()), ..args(2) };
-            let error = host_file(&args, &[0]).expect_err(limit);
+            let error = host_file(&args, &[0.into()]).expect_err(limit);
             assert!(error.contains(words), "{limit}: {error}");
         }
     }

@@ -128,13 +128,12 @@ impl GpuNames {
     pub(super) fn name(&self, uuid: &GpuUuid) -> String {
         let gpu = self.find(uuid);
         let missing = if gpu.is_some_and(|gpu| !gpu.present) { " (missing)" } else { "" };
-        gpu.and_then(|gpu| gpu.index)
-            .map_or_else(|| uuid.to_string(), |index| format!("GPU {index}{missing}"))
+        gpu.and_then(GpuView::place).map_or_else(|| uuid.to_string(), |index| format!("GPU {index}{missing}"))
     }
 
     /// Names a GPU by index and UUID, as `GPU 0 (GPU-514466a0-…)`, or by its UUID alone if the index is not known.
     pub(super) fn full_name(&self, uuid: &GpuUuid) -> String {
-        let index = self.find(uuid).and_then(|gpu| gpu.index);
+        let index = self.find(uuid).and_then(GpuView::place);
         index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index} ({uuid})"))
     }
 

@@ -60,6 +60,7 @@ fn print(call: &CallArgs, host: &HostView) {
         .row("Host", host.hostname.as_str())
         .row("Simulated", TableCell::optional(host.profile.as_deref().filter(|_| host.simulated)))
         .row("GPUs", host.gpus.to_string())
+        .row("MIG instances", TableCell::optional((host.mig_instances > 0).then_some(host.mig_instances)))
         .row("Capacity", TableCell::optional(host.capacity.map(|clients| counted(clients, "client"))))
         .row(
             "Driver",
@@ -81,6 +82,9 @@ fn print(call: &CallArgs, host: &HostView) {
     }
     for condition in &host.conditions {
         details = details.row(condition.kind.as_str(), condition.message.as_str());
+    }
+    for feature in &host.documented_only {
+        details = details.row("Documented only", feature.words());
     }
     for remark in &host.isolation.remarks {
         details = details.row("Isolation", remark.as_str());

@@ -93,7 +93,7 @@ static LAYOUT: ListLayout<VerifiedRow> = ListLayout {
 fn row(comparison: &SettingComparison, gpus: &[GpuView], limits: &[EffectiveMemory]) -> VerifiedRow {
     let &SettingComparison { setting, verdict, .. } = comparison;
     let name = |uuid: &GpuUuid| {
-        let index = gpus.iter().find(|gpu| gpu.uuid == *uuid).and_then(|gpu| gpu.index);
+        let index = gpus.iter().find(|gpu| gpu.uuid == *uuid).and_then(GpuView::place);
         index.map_or_else(|| uuid.to_string(), |index| index.to_string())
     };
     let words = |value: &SettingValue| value.words(setting, name);

@@ -92,6 +92,8 @@ words! {
         Layout,
         /// The tenant's memory limit leaves no room for a CUDA context.
         LimitBelowContext,
+        /// The host file of the start waits for MIG instances, or was refused once they were here.
+        HostFileNotApplied,
         /// Only the environment holds the tenant's memory limit, because of a neighbour.
         LimitWeakened,
         /// A client can escape its memory limits.

@@ -460,6 +460,7 @@ impl DaemonSpec {
             );
             return Err((DEFAULT_LIMIT, InvalidValue(text)));
         }
+        self.check_instances()?;
         // MPS ignores thread percentages in static mode.
         if let (Mode::Static, Some(percentage)) = (self.mode, self.defaults.active_thread_percentage) {
             let text = format!(
@@ -470,6 +471,28 @@ impl DaemonSpec {
         }
         self.check_provisioning()?;
         super::compute_mode::check(self.compute_mode).map_err(|reason| ("compute_mode", reason))
+    }
+
+    /// Refuses what a daemon with a MIG instance cannot have.
+    fn check_instances(&self) -> Result<(), (&'static str, InvalidValue)> {
+        let Some(instance) = self.gpus.iter().find(|gpu| gpu.is_mig()) else { return Ok(()) };
+        let refused =
+            |field, text: &str| Err((field, InvalidValue(format!("{instance} is a MIG instance: {text}"))));
+        if self.gpus.len() > 1 {
+            let text = "a CUDA process, and so an MPS server, sees one alone (NVIDIA's MIG user guide): give each device a daemon of its own";
+            return refused("gpus", text);
+        }
+        if self.mode == Mode::Static {
+            let text = "NVIDIA documents static SM partitions for whole GPUs only: set mode to shared, and give shares by percentage or by \
+                        sms";
+            return refused("mode", text);
+        }
+        if self.compute_mode.is_some() {
+            let text = "in MIG mode the compute mode is default and cannot be changed (NVML's documentation): leave compute_mode out. \
+                        Processes outside MPS are reported as bypasses and not kept out";
+            return refused("compute_mode", text);
+        }
+        Ok(())
     }
 
     /// Refuses a strategy beside something else that gives tenants their SMs.

@@ -190,7 +190,7 @@ impl<G> utoipa::PartialSchema for DeviceMemoryLimit<G> {
         let text = ObjectBuilder::new().schema_type(Type::String).pattern(Some(format!(
             "^({size}|{gpu}={size}(,{gpu}={size})*)$",
             size = super::memory::SPELLINGS,
-            gpu = super::gpu::NAMES
+            gpu = super::gpu::names()
         )));
         Schema::OneOf(
             OneOfBuilder::new()

@@ -16,7 +16,14 @@ pub fn visible_gpus(
     pci_order: bool,
     present: &[Gpu],
 ) -> Result<Vec<GpuUuid>, InvalidValue> {
-    let all = || present.iter().map(|gpu| gpu.uuid.clone()).collect();
+    // Without the variable CUDA finds the whole GPUs; of MIG instances it finds one, and only if there is nothing else.
+    let is_whole = |gpu: &&Gpu| !gpu.mig_enabled && gpu.mig.is_none();
+    let whole = present.iter().filter(is_whole).count();
+    let found = |gpu: &&Gpu| if whole > 0 { is_whole(gpu) } else { !gpu.mig_enabled };
+    let all = || {
+        let most = if whole > 0 { whole } else { 1 };
+        present.iter().filter(found).take(most).map(|gpu| gpu.uuid.clone()).collect()
+    };
     let Some(list) = variable else { return Ok(all()) };
     let one_kind = present.windows(2).all(|pair| pair[0].name == pair[1].name);
     let mut visible: Vec<GpuUuid> = Vec::new();
@@ -257,7 +264,7 @@ impl AdoptionCandidate {
         }
         if let Some(mig) = present.iter().find(|gpu| gpu.mig_enabled && gpus.contains(&gpu.uuid)) {
             return Err(InvalidValue(format!(
-                "its GPU {} is in MIG mode, which this manager lists and does not manage",
+                "its GPU {} is in MIG mode, where MPS serves its instances: its CUDA_VISIBLE_DEVICES should name one of them",
                 mig.uuid
             )));
         }

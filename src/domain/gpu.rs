@@ -5,70 +5,20 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{InvalidValue, plain_number};
-
-/// The UUID of a GPU, as in `GPU-514466a0-8e68-f857-9f73-e438010e48cb`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(try_from = "String", into = "String")]
-#[schema(
-    value_type = String,
-    pattern = "^GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$",
-    example = "GPU-514466a0-8e68-f857-9f73-e438010e48cb"
-)]
-pub struct GpuUuid(String);
-
-impl GpuUuid {
-    /// Parses a full UUID; upper-case letters are accepted and lowered.
-    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let groups = [8, 4, 4, 4, 12];
-        let well_formed = text.strip_prefix("GPU-").is_some_and(|rest| {
-            let parts: Vec<&str> = rest.split('-').collect();
-            parts.len() == groups.len()
-                && parts
-                    .iter()
-                    .zip(groups)
-                    .all(|(part, length)| part.len() == length && part.bytes().all(|b| b.is_ascii_hexdigit()))
-        });
-        if !well_formed {
-            let shown: String = text.chars().take(80).collect();
-            return Err(InvalidValue(format!(
-                "{shown:?} is not a GPU UUID: it looks like GPU-514466a0-8e68-f857-9f73-e438010e48cb"
-            )));
-        }
-        Ok(Self(format!("GPU-{}", text["GPU-".len()..].to_ascii_lowercase())))
-    }
-
-    /// Returns the UUID as text, with its `GPU-`.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl TryFrom<String> for GpuUuid {
-    type Error = InvalidValue;
-
-    fn try_from(text: String) -> Result<Self, InvalidValue> {
-        Self::parse(&text)
-    }
-}
-
-impl From<GpuUuid> for String {
-    fn from(uuid: GpuUuid) -> Self {
-        uuid.0
-    }
-}
-
-impl std::fmt::Display for GpuUuid {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+use super::device_index::{DeviceIndex, DevicePart, PLACES};
+use super::mig::MigInstance;
+use super::{GpuUuid, InvalidValue, plain_number};
 
 /// Pattern of the names of a GPU, for the API document.
-pub(super) const NAMES: &str =
-    "([0-9]{1,9}|[Gg][Pp][Uu]-[0-9A-Fa-f-]{1,36}|([0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\\.[0-7])";
+pub(super) fn names() -> String {
+    format!(
+        "({PLACES}|([Gg][Pp][Uu]|[Mm][Ii][Gg])-[0-9A-Fa-f-]{{1,36}}|\
+         ([0-9A-Fa-f]{{4,8}}:)?[0-9A-Fa-f]{{2}}:[0-9A-Fa-f]{{2}}\\.[0-7])"
+    )
+}
 
-/// A GPU as people name it: by UUID or the beginning of one, by index in PCI order, or by PCI address.
+/// A GPU as people name it: by UUID or the beginning of one, by index in PCI order, or by PCI address. A MIG instance is named by UUID, or
+/// by its place on its GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GpuRef(pub String);
@@ -83,7 +33,11 @@ impl GpuRef {
         if (1..=9).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit()) {
             return true;
         }
-        let uuid = text.split_at_checked(4).filter(|(head, _)| head.eq_ignore_ascii_case("GPU-"));
+        if DeviceIndex::parse(text).is_some() {
+            return true;
+        }
+        let is_kind = |head: &str| head.eq_ignore_ascii_case("GPU-") || head.eq_ignore_ascii_case("MIG-");
+        let uuid = text.split_at_checked(4).filter(|(head, _)| is_kind(head));
         if let Some((_, tail)) = uuid {
             return (1..=36).contains(&tail.len())
                 && tail.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
@@ -105,9 +59,10 @@ impl utoipa::PartialSchema for GpuRef {
         utoipa::openapi::schema::ObjectBuilder::new()
             .schema_type(utoipa::openapi::schema::Type::String)
             .description(Some(
-                "A GPU: its UUID or a unique beginning of it, its index in PCI order, or its PCI address.",
+                "A GPU: its UUID or a unique beginning of it, its index in PCI order, or its PCI address. A MIG instance: its UUID or a \
+                 unique beginning of it, or its place on its GPU, as `0/mig1`.",
             ))
-            .pattern(Some(format!("^{NAMES}$")))
+            .pattern(Some(format!("^{}$", names())))
             .examples([serde_json::json!("0")])
             .into()
     }
@@ -120,6 +75,13 @@ impl utoipa::ToSchema for GpuRef {
 }
 
 impl GpuRef {
+    /// Returns true if it can name nothing but a MIG instance.
+    pub fn is_mig(&self) -> bool {
+        let place = DeviceIndex::parse(&self.0);
+        self.0.to_ascii_uppercase().starts_with("MIG-")
+            || matches!(place, Some(DeviceIndex { part: Some(DevicePart::Mig(_)), .. }))
+    }
+
     /// Finds the one GPU that is meant. A missing GPU is found by its last index, unless the driver has given that to another.
     pub fn resolve<'g>(&self, host: &'g [Gpu]) -> Result<&'g Gpu, InvalidValue> {
         let text = self.0.as_str();
@@ -132,7 +94,8 @@ impl GpuRef {
             format!("the GPUs of this host are {}", all.join(", "))
         };
         let shown: String = text.chars().take(80).collect();
-        if let Ok(index) = text.parse::<u32>() {
+        let place = text.parse::<u32>().ok().map(DeviceIndex::from).or_else(|| DeviceIndex::parse(text));
+        if let Some(index) = place {
             return host
                 .iter()
                 .find(|gpu| shown_index(gpu, host) == Some(index))
@@ -141,10 +104,10 @@ impl GpuRef {
         let lower = text.to_ascii_lowercase();
         let prefix =
             |gpu: &Gpu| lower.len() > 4 && gpu.uuid.as_str().to_ascii_lowercase().starts_with(&lower);
+        // A MIG instance has the address of its GPU, which names the GPU.
         let address = |gpu: &Gpu| {
-            gpu.pci_bus_id
-                .as_ref()
-                .is_some_and(|id| id.to_ascii_lowercase().ends_with(&lower) && lower.len() >= 7)
+            let board = gpu.pci_bus_id.as_ref().filter(|_| gpu.mig.is_none());
+            board.as_ref().is_some_and(|id| id.to_ascii_lowercase().ends_with(&lower) && lower.len() >= 7)
         };
         let mut matches = host.iter().filter(|gpu| prefix(gpu) || address(gpu));
         match (matches.next(), matches.next()) {
@@ -230,8 +193,8 @@ impl std::fmt::Display for ComputeCapability {
 pub struct Gpu {
     /// Its UUID, the only name that survives a reboot and a change of slots.
     pub uuid: GpuUuid,
-    /// Its position among the GPUs of the host, in PCI order, from 0.
-    pub index: u32,
+    /// Its place among the GPUs of the host, in PCI order, from 0.
+    pub index: DeviceIndex,
     /// Its PCI address, as `00000000:06:00.0`; `None` where the driver does not report one, as of an integrated GPU.
     #[serde(default)]
     pub pci_bus_id: Option<String>,
@@ -251,8 +214,11 @@ pub struct Gpu {
     /// The compute mode; `None` where the driver does not report it, as of a Tegra.
     #[serde(default)]
     pub compute_mode: Option<ComputeMode>,
-    /// True if the GPU is in MIG mode; such a GPU is listed and not managed.
+    /// True if the GPU is in MIG mode: it is listed, and its instances are managed in its place.
     pub mig_enabled: bool,
+    /// The GPU and the size of a MIG instance; `None` for a GPU.
+    #[serde(default)]
+    pub mig: Option<MigInstance>,
     /// True if the driver lists it now; if not, its memory use and its modes are not known.
     pub present: bool,
     /// Its device file, as `/dev/nvidia0`; `None` where the driver does not report it.
@@ -275,15 +241,16 @@ impl Gpu {
     /// Returns the number of clients that it takes; `version_ceiling` is the number that a device takes with this version of MPS. GPUs before
     /// Volta take at most 16 (NVIDIA's documentation).
     pub fn client_ceiling(&self, version_ceiling: u32) -> u32 {
-        if self.is_before_volta() { version_ceiling.min(16) } else { version_ceiling }
+        let whole = if self.is_before_volta() { version_ceiling.min(16) } else { version_ceiling };
+        self.mig.as_ref().map_or(whole, |instance| instance.share_of_clients(whole))
     }
 }
 
 /// Record of a GPU that is kept when it is missing: enough to plan for it and to identify it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuFacts {
-    /// Its position in PCI order.
-    pub index: u32,
+    /// Its place in PCI order.
+    pub index: DeviceIndex,
     /// Its PCI address.
     #[serde(default)]
     pub pci_bus_id: Option<String>,
@@ -300,19 +267,22 @@ pub struct GpuFacts {
     /// Its device file, which processes may have open after the driver has stopped listing the GPU.
     #[serde(default)]
     pub device_file: Option<PathBuf>,
+    /// The GPU and the size of a MIG instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<MigInstance>,
 }
 
 impl GpuFacts {
     /// Returns the record of a GPU that is present.
     pub fn of(gpu: &Gpu) -> Self {
-        let Gpu { index, pci_bus_id, name, sms, compute_capability, memory_total, device_file, .. } =
+        let Gpu { index, pci_bus_id, name, sms, compute_capability, memory_total, device_file, mig, .. } =
             gpu.clone();
-        Self { index, pci_bus_id, name, sms, compute_capability, memory_total, device_file }
+        Self { index, pci_bus_id, name, sms, compute_capability, memory_total, device_file, mig }
     }
 
     /// Returns the missing GPU that the record describes.
     fn absent(self, uuid: GpuUuid) -> Gpu {
-        let Self { index, pci_bus_id, name, sms, compute_capability, memory_total, device_file } = self;
+        let Self { index, pci_bus_id, name, sms, compute_capability, memory_total, device_file, mig } = self;
         Gpu {
             uuid,
             index,
@@ -324,6 +294,7 @@ impl GpuFacts {
             memory_used: None,
             compute_mode: None,
             mig_enabled: false,
+            mig,
             present: false,
             device_file,
         }
@@ -343,13 +314,16 @@ pub fn known(mut present: Vec<Gpu>, held: &BTreeMap<GpuUuid, Option<GpuFacts>>) 
 
 /// Returns the index under which a GPU is shown: that of the driver, or its last one while it is missing. A missing GPU has none if the
 /// driver has given its index to another GPU since; then its PCI address identifies the board.
-pub fn shown_index(gpu: &Gpu, host: &[Gpu]) -> Option<u32> {
+pub fn shown_index(gpu: &Gpu, host: &[Gpu]) -> Option<DeviceIndex> {
     let is_taken = |other: &Gpu| other.uuid != gpu.uuid && other.index == gpu.index;
     (gpu.present || !host.iter().any(is_taken)).then_some(gpu.index)
 }
 
-/// Returns the name of a GPU for whoever replaces its board: `GPU 2 (PCI 00000000:1A:00.0)`.
+/// Returns the name of a GPU for whoever replaces its board: `GPU 2 (PCI 00000000:1A:00.0)`. A MIG instance has no board of its own.
 pub fn board_name(gpu: &Gpu, host: &[Gpu]) -> String {
+    if gpu.mig.is_some() {
+        return full_name(&gpu.uuid, host);
+    }
     let index = shown_index(gpu, host).map_or_else(|| "a GPU".to_owned(), |index| format!("GPU {index}"));
     format!("{index} (PCI {})", gpu.pci_bus_id.as_deref().unwrap_or("not reported"))
 }
@@ -359,6 +333,17 @@ pub fn full_name(uuid: &GpuUuid, host: &[Gpu]) -> String {
     let gpu = host.iter().find(|gpu| gpu.uuid == *uuid);
     let index = gpu.and_then(|gpu| shown_index(gpu, host));
     index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index} ({uuid})"))
+}
+
+/// Returns the remedy for a GPU in MIG mode that was named as a whole: its instances, or how to make some.
+pub fn instances_to_choose(gpu: &Gpu, host: &[Gpu]) -> String {
+    let of_it = |instance: &&Gpu| instance.mig.as_ref().is_some_and(|mig| mig.parent == gpu.uuid);
+    let names: Vec<String> =
+        host.iter().filter(of_it).map(|instance| format!("{} ({})", instance.index, instance.uuid)).collect();
+    if names.is_empty() {
+        return "it has none yet, so make some (mig-parted, or nvidia-smi mig -cgi)".to_owned();
+    }
+    format!("name one of {}", names.join(", "))
 }
 
 /// Formats a version as CUDA counts it (13010) for people (`13.1`).
@@ -397,12 +382,24 @@ mod tests {
 
     #[test]
     fn names_of_gpus_are_well_formed() {
-        for good in ["0", "123456789", "GPU-0", "gpu-74d43ed3-aa", "0000:1a:00.0", "1A:00.7"] {
+        for good in
+            ["0", "0/mig1", "MIG-5", "123456789", "GPU-0", "gpu-74d43ed3-aa", "0000:1a:00.0", "1A:00.7"]
+        {
             assert!(GpuRef(good.into()).is_well_formed(), "{good}");
         }
-        for bad in
-            ["", "null", "1234567890", "GPU-", "GPU-x", "1a:00.8", "1a:00", "0:1a:00.0", "\u{e9}\u{e9}\u{e9}"]
-        {
+        for bad in [
+            "",
+            "null",
+            "0/mig",
+            "0/gi1",
+            "1234567890",
+            "GPU-",
+            "GPU-x",
+            "1a:00.8",
+            "1a:00",
+            "0:1a:00.0",
+            "\u{e9}\u{e9}\u{e9}",
+        ] {
             assert!(!GpuRef(bad.into()).is_well_formed(), "{bad}");
         }
     }
@@ -411,7 +408,7 @@ mod tests {
     fn people_name_gpus_in_several_ways() {
         use crate::testing::h200;
         let present = [h200(0), h200(1)];
-        let find = |text: &str| GpuRef(text.into()).resolve(&present).map(|gpu| gpu.index);
+        let find = |text: &str| GpuRef(text.into()).resolve(&present).map(|gpu| gpu.index.gpu);
         assert_eq!(find("1"), Ok(1));
         assert_eq!(find(h200(1).uuid.as_str()), Ok(1));
         assert_eq!(find("00000000:07:00.0"), Ok(1));
@@ -447,7 +444,7 @@ mod tests {
         let refused = resolve("7", &all).expect_err("no such index");
         assert!(refused.contains(&format!("1 {} (missing)", missing.uuid)), "{refused}");
         // The driver gave its index to another since.
-        let moved = Gpu { index: 1, ..h200(2) };
+        let moved = Gpu { index: 1.into(), ..h200(2) };
         let taken = [listed, moved.clone(), all[1].clone()];
         assert_eq!(resolve("1", &taken), Ok(moved.uuid));
         assert_eq!(resolve("07:00.0", &taken), Ok(missing.uuid));
@@ -466,23 +463,6 @@ mod tests {
         }
         for bad in ["", "9", "9.", ".0", "9.0.1", "+9.0", "9.00", "nine", "9.0a"] {
             assert!(ComputeCapability::parse(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn uuids_are_parsed_strictly() {
-        let text = "GPU-514466a0-8e68-f857-9f73-e438010e48cb";
-        assert_eq!(GpuUuid::parse(text).expect("good").as_str(), text);
-        assert_eq!(GpuUuid::parse("GPU-514466A0-8E68-F857-9F73-E438010E48CB").expect("good").as_str(), text);
-        for bad in [
-            "",
-            "GPU-",
-            "0",
-            "514466a0-8e68-f857-9f73-e438010e48cb",
-            "GPU-514466a0-8e68",
-            "MIG-514466a0-8e68-f857-9f73-e438010e48cb",
-        ] {
-            assert!(GpuUuid::parse(bad).is_err(), "{bad}");
         }
     }
 }

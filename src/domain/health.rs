@@ -27,12 +27,14 @@ pub enum HostFault {
     EngineFilesNotWritten,
     /// The NVIDIA driver or its programs are not here yet.
     WaitingForDriver,
+    /// The host file of the start waits for MIG instances, or was refused once they were here.
+    HostFileNotApplied,
 }
 
 impl HostFault {
     /// Returns true if the fault keeps the manager from its work.
     fn blocks(self) -> bool {
-        !matches!(self, Self::AuditTruncated | Self::EngineFilesNotWritten)
+        !matches!(self, Self::AuditTruncated | Self::EngineFilesNotWritten | Self::HostFileNotApplied)
     }
 }
 
@@ -47,6 +49,7 @@ impl From<HostFault> for ConditionType {
             HostFault::AuditTruncated => Self::AuditTruncated,
             HostFault::EngineFilesNotWritten => Self::EngineFilesNotWritten,
             HostFault::WaitingForDriver => Self::WaitingForDriver,
+            HostFault::HostFileNotApplied => Self::HostFileNotApplied,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::admission::{AdmissionError, admit, memory_of};
 use super::daemon::{AdmissionMode, DaemonSpec, Mode};
+use super::device_index::DeviceIndex;
 use super::gpu::Gpu;
 use super::percentage::is_measured;
 use super::provisioning::ProvisioningStatus;
@@ -35,8 +36,8 @@ pub struct Prediction {
 pub struct GpuPrediction {
     /// The GPU.
     pub gpu: GpuUuid,
-    /// Its index on the host.
-    pub index: u32,
+    /// Its place on the host.
+    pub index: DeviceIndex,
     /// SMs that it has; `None` where the driver does not report it.
     pub total_sms: Option<u32>,
     /// SMs that a client would see; `None` if a partition decides it, or if no percentage gives the requested SMs.

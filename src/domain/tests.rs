@@ -8,7 +8,7 @@ use crate::domain::{GpuUuid, TenantDirectory, TenantName};
 pub(crate) fn h200(index: u32) -> Gpu {
     Gpu {
         uuid: GpuUuid::parse(&format!("GPU-514466a0-8e68-f857-9f73-00000000000{index}")).expect("uuid"),
-        index,
+        index: index.into(),
         pci_bus_id: Some(format!("00000000:0{}:00.0", 6 + index)),
         name: "NVIDIA H200".into(),
         sms: Some(132),
@@ -17,6 +17,7 @@ pub(crate) fn h200(index: u32) -> Gpu {
         memory_used: Some(0),
         compute_mode: Some(ComputeMode::Default),
         mig_enabled: false,
+        mig: None,
         present: true,
         device_file: None,
     }

@@ -18,7 +18,9 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::{DeviceFile, GpuDriver, Inventory, InventoryError, cuda_version_text};
 use crate::domain::GpuUuid;
+use crate::domain::device_index::{DeviceIndex, DevicePart};
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuProcess};
+use crate::domain::mig::MigInstance;
 use crate::domain::vitals::{GpuVitals, ThrottleReason};
 
 /// Number of tries to read a list of processes, which may grow between its count and its reading.
@@ -48,8 +50,9 @@ impl NvmlInventory {
         device.map_err(refused("nvmlDeviceGetHandleByUUID", Some(gpu)))
     }
 
-    /// Describes the GPU at NVML's `position`, which is in PCI order. An error concerns this GPU only: the others are still listed.
-    fn describe(&self, position: u32) -> Result<(PciAddress, Gpu), InventoryError> {
+    /// Describes the GPU at NVML's `position`, which is in PCI order, and its MIG instances. An error concerns this GPU only: the others are
+    /// still listed.
+    fn describe(&self, position: u32) -> Result<(PciAddress, Vec<Gpu>), InventoryError> {
         let device =
             self.nvml.device_by_index(position).map_err(refused("nvmlDeviceGetHandleByIndex", None))?;
         let uuid = device.uuid().map_err(refused("nvmlDeviceGetUUID", None))?;
@@ -69,7 +72,7 @@ impl NvmlInventory {
         let address =
             pci.as_ref().map_or((u32::MAX, u32::MAX, position), |pci| (pci.domain, pci.bus, pci.device));
         let gpu = Gpu {
-            index: position,
+            index: position.into(),
             pci_bus_id: pci.map(|pci| pci.bus_id),
             name: name.unwrap_or_else(|| UNNAMED.to_owned()),
             sms: sm_count(&device),
@@ -89,12 +92,45 @@ impl NvmlInventory {
             }),
             // A GPU that cannot do MIG answers "not supported".
             mig_enabled: device.mig_mode().is_ok_and(|mode| mode.current == 1),
+            mig: None,
             present: true,
             device_file: device.minor_number().ok().map(device_file),
             uuid,
         };
-        Ok((address, gpu))
+        let instances = if gpu.mig_enabled { instances(&device, &gpu) } else { Vec::new() };
+        Ok((address, [vec![gpu], instances].concat()))
     }
+}
+
+/// Describes the MIG instances of a GPU, without those that vanish meanwhile. NVML numbers them with gaps.
+fn instances(device: &Device<'_>, gpu: &Gpu) -> Vec<Gpu> {
+    let numbers = 0..device.mig_device_count().unwrap_or(0);
+    numbers.filter_map(|number| instance(&device.mig_device_by_index(number).ok()?, gpu, number)).collect()
+}
+
+/// Describes a MIG instance; what NVML reports of the GPU alone is the GPU's.
+fn instance(device: &Device<'_>, gpu: &Gpu, number: u32) -> Option<Gpu> {
+    let memory = device.memory_info().ok();
+    let name = device.name().unwrap_or_else(|_| gpu.name.clone());
+    let profile = name.rsplit_once("MIG ").map(|(_, profile)| profile.to_owned());
+    let total = memory.as_ref().map(|memory| memory.total.saturating_sub(memory.reserved));
+    Some(Gpu {
+        uuid: GpuUuid::parse(&device.uuid().ok()?).ok()?,
+        index: DeviceIndex { part: Some(DevicePart::Mig(number)), ..gpu.index },
+        name,
+        sms: device
+            .attributes()
+            .ok()
+            .map(|attributes| attributes.multiprocessor_count)
+            .filter(|sms| *sms > 0),
+        memory_total: total.filter(|total| *total > 0),
+        memory_used: total.zip(memory).map(|(total, memory)| total.saturating_sub(memory.free)),
+        // There is none in MIG mode.
+        compute_mode: None,
+        mig_enabled: false,
+        mig: Some(MigInstance { parent: gpu.uuid.clone(), number, profile }),
+        ..gpu.clone()
+    })
 }
 
 /// Domain, bus and device, which define PCI order.
@@ -170,7 +206,16 @@ impl Inventory for NvmlInventory {
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
         gpus.iter()
             .map(|gpu| {
-                let minor = optional(self.device(gpu)?.minor_number(), "nvmlDeviceGetMinorNumber", gpu)?;
+                let device = self.device(gpu)?;
+                // A MIG instance is opened through the device file of its GPU.
+                let device = if gpu.is_mig() {
+                    device
+                        .mig_parent_device()
+                        .map_err(refused("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", Some(gpu)))?
+                } else {
+                    device
+                };
+                let minor = optional(device.minor_number(), "nvmlDeviceGetMinorNumber", gpu)?;
                 let not_reported =
                     || InventoryError::NotReported { what: "the device file", gpu: gpu.clone() };
                 let minor = minor.ok_or_else(not_reported)?;
@@ -221,11 +266,14 @@ fn device_file(minor: u32) -> PathBuf {
     format!("/dev/nvidia{minor}").into()
 }
 
-/// Sorts GPUs by PCI address, which gives the lowest index to the first one.
-fn in_pci_order(mut gpus: Vec<(PciAddress, Gpu)>) -> Vec<Gpu> {
-    let indices: BTreeSet<u32> = gpus.iter().map(|(_, gpu)| gpu.index).collect();
+/// Sorts GPUs by PCI address, each before its MIG instances, which gives the lowest index to the first one.
+fn in_pci_order(mut gpus: Vec<(PciAddress, Vec<Gpu>)>) -> Vec<Gpu> {
+    let indices: BTreeSet<u32> = gpus.iter().flat_map(|(_, gpus)| gpus).map(|gpu| gpu.index.gpu).collect();
     gpus.sort_by_key(|(address, _)| *address);
-    indices.into_iter().zip(gpus).map(|(index, (_, gpu))| Gpu { index, ..gpu }).collect()
+    let placed = |(gpu, (_, devices)): (u32, (_, Vec<Gpu>))| {
+        devices.into_iter().map(move |device| Gpu { index: DeviceIndex { gpu, ..device.index }, ..device })
+    };
+    indices.into_iter().zip(gpus).flat_map(placed).collect()
 }
 
 /// Reads one of NVML's process lists; `None` if NVML has no such list of this GPU. Fails if a process starts between its count and its
@@ -390,30 +438,24 @@ mod tests {
 
     #[test]
     fn indices_follow_pci_order() {
-        let gpu = |index: u32, name: &str| Gpu {
-            uuid: GpuUuid::parse("GPU-514466a0-8e68-f857-9f73-e438010e48cb").expect("good"),
-            index,
-            pci_bus_id: None,
-            name: name.to_owned(),
-            sms: None,
-            compute_capability: None,
-            memory_total: None,
-            memory_used: None,
-            compute_mode: None,
-            mig_enabled: false,
-            present: true,
-            device_file: None,
-        };
+        let gpu = |index: u32, name: &str| vec![Gpu { name: name.to_owned(), ..crate::testing::h200(index) }];
         let sorted = in_pci_order(vec![
             ((1, 0, 0), gpu(0, "c")),
             ((0, 0xa0, 0), gpu(1, "b")),
             ((0, 0x1b, 0), gpu(2, "a")),
         ]);
-        let named: Vec<_> = sorted.iter().map(|gpu| (gpu.index, gpu.name.as_str())).collect();
+        let named: Vec<_> = sorted.iter().map(|gpu| (gpu.index.gpu, gpu.name.as_str())).collect();
         assert_eq!(named, [(0, "a"), (1, "b"), (2, "c")]);
         // The driver could not describe the one at 1.
         let left = in_pci_order(vec![((0, 0x1b, 0), gpu(0, "a")), ((1, 0, 0), gpu(2, "c"))]);
-        assert_eq!(left.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(left.iter().map(|gpu| gpu.index.gpu).collect::<Vec<_>>(), [0, 2]);
+        // Instances stay with their GPU.
+        let instance =
+            Gpu { index: DeviceIndex { gpu: 1, part: Some(DevicePart::Mig(3)) }, ..crate::testing::h200(1) };
+        let with_instance = [gpu(1, "b"), vec![instance]].concat();
+        let sorted = in_pci_order(vec![((1, 0, 0), gpu(0, "c")), ((0, 0x1b, 0), with_instance)]);
+        let places: Vec<String> = sorted.iter().map(|gpu| gpu.index.to_string()).collect();
+        assert_eq!(places, ["0", "0/mig3", "1"]);
     }
 
     #[test]

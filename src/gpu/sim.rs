@@ -16,14 +16,16 @@ use serde::Deserialize;
 
 use super::{DeviceFile, GpuDriver, Inventory, InventoryError, cuda_version_text};
 use crate::domain::GpuUuid;
+use crate::domain::device_index::{DeviceIndex, DevicePart};
 use crate::domain::gpu::{ComputeCapability, ComputeMode, Gpu, GpuProcess};
+use crate::domain::mig::MigInstance;
 use crate::domain::vitals::GpuVitals;
 
 /// Memory in use beside that of the processes: on an H200 whose one process, an MPS server, had 66 MiB, the driver showed 74 MiB
 /// (tests/fixtures/hardware/10-h200-x1-probe.txt).
 const DRIVER_OVERHEAD: u64 = 8 << 20;
 
-/// The file that marks a GPU as gone, and the one that marks it as in MIG mode.
+/// The file that marks a GPU as gone, and the one that marks it as in MIG mode and lists its instances.
 const LOST: &str = "lost";
 /// The content of the first if the GPUs after it have moved up by one.
 const RENUMBERED: &[u8] = b"renumbered";
@@ -118,12 +120,66 @@ impl SimInventory {
         for entry in entries {
             let entry = entry.map_err(|error| unreadable(&dir, error))?;
             // Anything not named by a PID is a file on its way into place.
-            if entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok()) {
+            // A process on both MLOPart devices of a GPU has a second file, as `1234-1`.
+            let name = entry.file_name();
+            if name
+                .to_str()
+                .and_then(|name| name.split('-').next())
+                .is_some_and(|pid| pid.parse::<u32>().is_ok())
+            {
                 live.extend(read_process(&entry.path())?);
             }
         }
         live.sort_by_key(|process| process.pid);
+        live.dedup_by(|second, first| {
+            let is_same = second.pid == first.pid;
+            if is_same {
+                first.used_memory += second.used_memory;
+            }
+            is_same
+        });
         Ok(live)
+    }
+
+    /// The MIG instances of a GPU: a line of its file has an instance's number, UUID, profile, SMs, and memory in bytes.
+    fn instances(&self, gpu: &Gpu) -> Result<Vec<Gpu>, InventoryError> {
+        let path = self.gpu_dir(&gpu.uuid).join(MIG);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(unreadable(&path, error)),
+        };
+        let instance = |line: &str| {
+            let mut words = line.split_whitespace();
+            let number = words.next()?.parse().ok()?;
+            let uuid = GpuUuid::parse(words.next()?).ok()?;
+            let profile = words.next()?;
+            let (sms, memory) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            let held =
+                self.live_processes(&uuid).ok()?.iter().map(|process| process.used_memory).sum::<u64>();
+            Some(Gpu {
+                uuid,
+                index: DeviceIndex { part: Some(DevicePart::Mig(number)), ..gpu.index },
+                name: format!("{} MIG {profile}", gpu.name),
+                sms: Some(sms),
+                memory_total: Some(memory),
+                memory_used: Some(held.saturating_add(DRIVER_OVERHEAD).min(memory)),
+                compute_mode: None,
+                mig_enabled: false,
+                mig: Some(MigInstance {
+                    parent: gpu.uuid.clone(),
+                    number,
+                    profile: Some(profile.to_owned()),
+                }),
+                ..gpu.clone()
+            })
+        };
+        let read = |line: &str| {
+            instance(line).ok_or_else(|| unreadable(&path, format!("{line:?} is no MIG instance")))
+        };
+        let mut instances = text.lines().map(read).collect::<Result<Vec<Gpu>, _>>()?;
+        instances.sort_by_key(|instance| instance.index);
+        Ok(instances)
     }
 }
 
@@ -177,14 +233,15 @@ impl Inventory for SimInventory {
         gpus.retain(|gpu| fs::read(self.gpu_dir(&gpu.uuid).join(LOST)).unwrap_or_default() != RENUMBERED);
         // The address has a fixed width, so its order as text is PCI order.
         gpus.sort_by(|a, b| a.pci_bus_id.cmp(&b.pci_bus_id));
-        (0..)
+        let listed = (0..)
             .zip(gpus)
             .filter(|(_, gpu)| !self.is_marked(&gpu.uuid, LOST))
-            .map(|(index, gpu)| {
+            .map(|(index, gpu): (u32, WorldGpu)| {
                 let reported = |fact: &str| !gpu.unreported.iter().any(|name| name == fact);
                 let held: u64 = self.live_processes(&gpu.uuid)?.iter().map(|p| p.used_memory).sum();
                 Ok(Gpu {
-                    index,
+                    index: index.into(),
+                    mig: None,
                     mig_enabled: gpu.mig_enabled || self.is_marked(&gpu.uuid, MIG),
                     present: true,
                     device_file: reported("device_file").then(|| self.device_file(gpu.minor)),
@@ -204,11 +261,18 @@ impl Inventory for SimInventory {
                     name: gpu.name,
                 })
             })
-            .collect()
+            .collect::<Result<Vec<Gpu>, InventoryError>>()?;
+        let mut devices = Vec::new();
+        for gpu in listed {
+            let instances = self.instances(&gpu)?;
+            devices.push(gpu);
+            devices.extend(instances);
+        }
+        Ok(devices)
     }
 
     fn processes(&self, gpu: &GpuUuid) -> Result<Vec<GpuProcess>, InventoryError> {
-        if self.is_marked(gpu, LOST) || !self.read_world()?.gpus.iter().any(|listed| listed.uuid == *gpu) {
+        if !self.gpus()?.iter().any(|listed| listed.uuid == *gpu) {
             return Err(InventoryError::UnknownGpu(gpu.clone()));
         }
         self.refuse_unreported(gpu, "processes", "the processes")?;
@@ -236,9 +300,12 @@ impl Inventory for SimInventory {
     fn device_files(&self, gpus: &[GpuUuid]) -> Result<Vec<DeviceFile>, InventoryError> {
         let mut present = self.read_world()?.gpus;
         present.retain(|gpu| !self.is_marked(&gpu.uuid, LOST));
+        let listed = self.gpus()?;
         gpus.iter()
             .map(|uuid| {
-                let gpu = present.iter().find(|gpu| gpu.uuid == *uuid);
+                let parent = listed.iter().find(|gpu| gpu.uuid == *uuid).and_then(|gpu| gpu.mig.as_ref());
+                let board = parent.map_or(uuid, |instance| &instance.parent);
+                let gpu = present.iter().find(|gpu| gpu.uuid == *board);
                 let gpu = gpu.ok_or_else(|| InventoryError::UnknownGpu(uuid.clone()))?;
                 self.refuse_unreported(uuid, "device_file", "the device file")?;
                 Ok(DeviceFile { gpu: uuid.clone(), path: self.device_file(gpu.minor) })

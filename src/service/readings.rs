@@ -50,7 +50,7 @@ mod tests {
         let count = AtomicU32::new(0);
         let read = async || {
             let made = async { Ok(vec![h200(count.fetch_add(1, Ordering::Relaxed))]) };
-            once(|readings| &readings.held_gpus, made).await.expect("read")[0].index
+            once(|readings| &readings.held_gpus, made).await.expect("read")[0].index.gpu
         };
         assert_eq!(once_each(async { (read().await, read().await) }).await, (0, 0));
         assert_eq!(once_each(read()).await, 1);

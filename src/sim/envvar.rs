@@ -1,6 +1,6 @@
 //! The environment of CUDA processes, read as the recordings show the driver to read it.
 
-use super::profile::Gpu;
+use super::profile::{Gpu, Part};
 
 /// A client's own memory limit for one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,16 +14,26 @@ pub(crate) enum Limit {
 ///
 /// Indices count within `all`, UUIDs may be cut short where they stay unique; the list ends at the first entry
 /// that names nothing, and an entry that comes twice leaves nothing at all.
+///
+/// Of MIG instances a process sees one alone, the first, and that only if it comes before every GPU (documented).
 pub(crate) fn visible(all: &[&Gpu], variable: Option<&str>) -> Vec<usize> {
-    let Some(text) = variable else { return (0..all.len()).collect() };
+    let is_instance = |index: &usize| matches!(all[*index].part, Some(Part::Mig { .. }));
     let mut seen = Vec::new();
-    for word in text.split(',') {
+    for word in variable.into_iter().flat_map(|text| text.split(',')) {
         match position(all, word.trim()) {
             Some(index) if seen.contains(&index) => return Vec::new(),
             Some(index) => seen.push(index),
             None => break,
         }
     }
+    if variable.is_none() {
+        seen = (0..all.len()).collect();
+    }
+    if seen.first().is_some_and(is_instance) {
+        seen.truncate(1);
+    }
+    let alone = seen.len() == 1;
+    seen.retain(|index| alone || !is_instance(index));
     seen
 }
 
@@ -32,12 +42,18 @@ pub(crate) fn position(all: &[&Gpu], word: &str) -> Option<usize> {
     if let Ok(index) = word.parse::<usize>() {
         return (index < all.len()).then_some(index);
     }
-    if !word.starts_with("GPU-") || word.len() <= "GPU-".len() {
+    let is_kind = word.starts_with("GPU-") || word.starts_with("MIG-");
+    if !is_kind || word.len() <= "GPU-".len() {
         return None;
     }
     let mut found = (0..all.len()).filter(|&index| all[index].uuid.starts_with(word));
     let first = found.next()?;
     found.next().is_none().then_some(first)
+}
+
+/// The position that a limit names: nowhere is it said that one may name a MIG instance by its UUID, so none can here.
+pub(crate) fn limited(all: &[&Gpu], word: &str) -> Option<usize> {
+    position(all, word).filter(|_| !word.starts_with("MIG-"))
 }
 
 /// The limits of `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` by the client's own ordinals, or `None` when it voids every
@@ -47,7 +63,7 @@ pub(crate) fn limits(visible: &[&Gpu], variable: Option<&str>) -> Option<Vec<(us
     text.split(',')
         .map(|entry| {
             let (device, value) = entry.split_once('=')?;
-            Some((position(visible, device)?, limit(value)?))
+            Some((limited(visible, device)?, limit(value)?))
         })
         .collect()
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::profile::Gpu;
+use super::profile::{Gpu, Part};
 use super::world::World;
 
 /// One mebibyte.
@@ -59,10 +59,16 @@ impl Presence {
     pub(crate) fn enter(world: &World, gpu: &Gpu, kind: Kind, pid: u32, name: &str) -> io::Result<Self> {
         let device = File::open(world.device_file(gpu))?;
         let dir = world.gpu_dir(gpu);
-        if is_lost(world, gpu) || dir.join("mig").exists() {
+        if is_lost(world, gpu) || gpu.part.is_none() && dir.join("mig").exists() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let draft = dir.join(format!("new-{pid}"));
+        // A process on both MLOPart devices of a GPU has a file for each.
+        let (part, total) = match &gpu.part {
+            Some(Part::Mlo { number: number @ 1.., .. }) => (format!("{pid}-{number}"), gpu.memory_total * 2),
+            Some(Part::Mlo { .. }) => (pid.to_string(), gpu.memory_total * 2),
+            _ => (pid.to_string(), gpu.memory_total),
+        };
+        let draft = dir.join(format!("new-{part}"));
         let _ = fs::remove_file(&draft);
         let file = File::create_new(&draft)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
@@ -73,8 +79,8 @@ impl Presence {
         let mut name = name.to_owned();
         name.truncate(name.floor_char_boundary(256));
         let record = Record { pid, kind: kind.to_owned(), used_memory: 0, name };
-        let path = dir.join("processes").join(pid.to_string());
-        let presence = Self { gpu: dir, total: gpu.memory_total, path, file, record, _device: device };
+        let path = dir.join("processes").join(part);
+        let presence = Self { gpu: dir, total, path, file, record, _device: device };
         presence.write()?;
         fs::rename(&draft, &presence.path)?;
         Ok(presence)
@@ -132,9 +138,16 @@ pub(crate) fn admits(world: &World, gpu: &Gpu) -> bool {
     }
 }
 
-/// Returns true if a test has taken the GPU out: it is no longer listed, and programs on it have stopped.
+/// Returns true if a test has taken the GPU out, or the MIG instance: it is no longer listed, and programs on it have stopped.
 pub(crate) fn is_lost(world: &World, gpu: &Gpu) -> bool {
-    world.gpu_dir(gpu).join("lost").exists()
+    let Some(Part::Mig { parent, .. }) = &gpu.part else {
+        return world.gpu_dir(gpu).join("lost").exists();
+    };
+    let parent = world.host().gpus.iter().find(|listed| listed.uuid == *parent);
+    parent.is_none_or(|parent| {
+        let instances = world.instances(parent).unwrap_or_default();
+        is_lost(world, parent) || !instances.iter().any(|instance| instance.uuid == gpu.uuid)
+    })
 }
 
 fn used(gpu: &Path) -> u64 {

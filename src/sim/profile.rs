@@ -1,7 +1,8 @@
 //! Profiles: which hardware and which MPS a world pretends to have.
 //!
-//! A profile reads `NAME x COUNT [@VERSION] [:gpcs=A.B.…]`, as in `h200x2@13.1:gpcs=9.9.9.9.9.9.8.4`. The H200's
-//! figures are recorded; the other GPUs' come from their data sheets and are synthetic.
+//! A profile reads `NAME x COUNT [-mig] [@VERSION] [:gpcs=A.B.…]`, as in `h200x2@13.1:gpcs=9.9.9.9.9.9.8.4`. The H200's
+//! figures are recorded; the other GPUs' come from their data sheets and are synthetic. No MIG instance and no MLOPart device was ever
+//! recorded: they follow NVIDIA's documentation.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -18,6 +19,8 @@ struct Model {
     ids: IdModel,
     /// Facts that NVML does not report of it.
     unreported: &'static [&'static str],
+    /// SMs of each of its two MLOPart devices; `None` if it has none.
+    mlo_sms: Option<u32>,
 }
 
 /// The rule that gives an SM pair its bit in a partition's ID.
@@ -55,6 +58,7 @@ const MODELS: &[Model] = &[
         gpcs: &[4, 9, 9, 9, 9, 9, 9, 8],
         ids: IdModel::Strided(9),
         unreported: &[],
+        mlo_sms: None,
     },
     Model {
         word: "h100",
@@ -65,6 +69,19 @@ const MODELS: &[Model] = &[
         gpcs: &[4, 9, 9, 9, 9, 9, 9, 8],
         ids: IdModel::Strided(9),
         unreported: &[],
+        mlo_sms: None,
+    },
+    // The SMs of an MLOPart device are not half of the GPU's, so that nothing that computes them is right. Synthetic.
+    Model {
+        word: "b300",
+        name: "NVIDIA B300",
+        sms: 148,
+        memory_total: 287_762_808_832,
+        compute_capability: [10, 3],
+        gpcs: &[10, 10, 9, 9, 9, 9, 9, 9],
+        ids: IdModel::Strided(10),
+        unreported: &[],
+        mlo_sms: Some(70),
     },
     Model {
         word: "a100",
@@ -75,6 +92,7 @@ const MODELS: &[Model] = &[
         gpcs: &[8, 8, 8, 8, 8, 7, 7],
         ids: IdModel::Strided(9),
         unreported: &[],
+        mlo_sms: None,
     },
     Model {
         word: "l40s",
@@ -85,6 +103,7 @@ const MODELS: &[Model] = &[
         gpcs: &[5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6],
         ids: IdModel::Running,
         unreported: &[],
+        mlo_sms: None,
     },
     Model {
         word: "l20",
@@ -95,6 +114,7 @@ const MODELS: &[Model] = &[
         gpcs: &[4, 6, 6, 6, 6, 6, 6, 6],
         ids: IdModel::Running,
         unreported: &[],
+        mlo_sms: None,
     },
     Model {
         word: "a10",
@@ -105,6 +125,7 @@ const MODELS: &[Model] = &[
         gpcs: &[6, 6, 6, 6, 6, 6],
         ids: IdModel::Strided(6),
         unreported: &[],
+        mlo_sms: None,
     },
     // A DGX Spark: NVML reports no memory of it, which is the host's. SMs and memory are from NVIDIA's data sheet, the rest is synthetic.
     Model {
@@ -116,6 +137,7 @@ const MODELS: &[Model] = &[
         gpcs: &[6, 6, 6, 6],
         ids: IdModel::Strided(8),
         unreported: &["memory"],
+        mlo_sms: None,
     },
     // An integrated GPU of a Jetson: no compute mode, and no address on a bus. Synthetic.
     Model {
@@ -136,6 +158,7 @@ const MODELS: &[Model] = &[
             "processes",
             "device_file",
         ],
+        mlo_sms: None,
     },
     Model {
         word: "p100",
@@ -146,6 +169,7 @@ const MODELS: &[Model] = &[
         gpcs: &[5, 5, 5, 5, 4, 4],
         ids: IdModel::Strided(9),
         unreported: &[],
+        mlo_sms: None,
     },
 ];
 
@@ -172,6 +196,8 @@ pub(crate) const HELPING_SINCE: u32 = 12_050;
 pub(crate) const SPEAKING_SINCE: u32 = 13_000;
 /// The first binary version that knows static partitions and takes 60 clients a device.
 pub(crate) const STATIC_PARTITIONS_SINCE: u32 = 13_010;
+/// The first binary version that knows MLOPart, documented.
+pub(crate) const MLOPART_SINCE: u32 = 13_010;
 /// The first binary version whose `lspart` has the narrow form.
 pub(crate) const NARROW_LSPART_SINCE: u32 = 13_020;
 
@@ -202,6 +228,21 @@ pub(crate) struct Gpu {
     pub(crate) ids: IdModel,
     pub(crate) mig_enabled: bool,
     pub(crate) unreported: Vec<String>,
+    /// SMs of each of its two MLOPart devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mlo_sms: Option<u32>,
+    /// The GPU that this device is a part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) part: Option<Part>,
+}
+
+/// A part of a GPU that is a device of its own.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Part {
+    /// A MIG instance, which has memory of its own, and its compute slices.
+    Mig { parent: String, slices: u32 },
+    /// An MLOPart device, which shares the GPU's memory with the other one, and its number.
+    Mlo { parent: String, number: u32 },
 }
 
 impl Gpu {
@@ -212,6 +253,10 @@ impl Gpu {
 
     /// Returns the number of contexts that MPS accepts on this GPU.
     pub(crate) fn client_ceiling(&self, binary_version: u32) -> usize {
+        if let Some(Part::Mig { slices, .. }) = self.part {
+            // Documented: in proportion to the compute instance.
+            return 48 * slices as usize / 7;
+        }
         if self.compute_capability[0] < 7 {
             16
         } else if binary_version >= STATIC_PARTITIONS_SINCE {
@@ -222,13 +267,45 @@ impl Gpu {
     }
 }
 
+impl Gpu {
+    /// Returns the MLOPart devices of the GPU, or the GPU itself if it has none.
+    pub(crate) fn mlo_devices(&self) -> Vec<Self> {
+        let Some(sms) = self.mlo_sms else { return vec![self.clone()] };
+        let device = |number: u32| Self {
+            uuid: uuid("mlo", &self.uuid, number),
+            name: format!("{} MLOPart {number}", self.name),
+            sms,
+            memory_total: self.memory_total / 2,
+            mlo_sms: None,
+            part: Some(Part::Mlo { parent: self.uuid.clone(), number }),
+            ..self.clone()
+        };
+        (0..2).map(device).collect()
+    }
+}
+
+/// Returns the MIG instances that a host with `-mig` begins with, as the world's file of the GPU has them: seven small ones on a GPU with an
+/// even index, two large ones on the others. SMs and memory are those that NVIDIA's MIG user guide gives of an H100.
+pub(crate) fn mig_instances(host: &Host, gpu: &Gpu, seed: &str) -> Option<String> {
+    if !host.profile.contains("-mig") {
+        return None;
+    }
+    let (count, profile, sms, mib) =
+        if gpu.index.is_multiple_of(2) { (7, "1g.10gb", 16, 9984_u64) } else { (2, "3g.40gb", 60, 40448) };
+    let line = |number: u32| {
+        let uuid = uuid(&gpu.uuid, seed, number).replacen("GPU", "MIG", 1);
+        format!("{number} {uuid} {profile} {sms} {}\n", mib << 20)
+    };
+    Some((0..count).map(line).collect())
+}
+
 /// Lists the words that `create` knows, for error messages.
 pub(crate) fn known() -> String {
     let models: Vec<_> = MODELS.iter().map(|m| m.word).collect();
     let versions: Vec<_> = VERSIONS.iter().map(|v| v.0).collect();
     format!(
-        "NAMExCOUNT[@VERSION][:gpcs=PAIRS.PAIRS.…] with NAME one of {}, COUNT from 1 to 16, VERSION one of {} \
-         (default 13.1); for example h200x2, h200x8@13.1, a100x4@13.1, l40sx1@12.8",
+        "NAMExCOUNT[-mig][@VERSION][:gpcs=PAIRS.PAIRS.…] with NAME one of {}, COUNT from 1 to 16, VERSION one of {} \
+         (default 13.1), -mig with h100 only; for example h200x2, h200x8@13.1, a100x4@13.1, l40sx1@12.8, h100x2-mig",
         models.join(", "),
         versions.join(", ")
     )
@@ -236,8 +313,9 @@ pub(crate) fn known() -> String {
 
 /// Returns the profile in its canonical spelling, with its version; the error says why it is wrong.
 pub(crate) fn canonical(profile: &str) -> Result<String, String> {
-    let (model, count, version, gpcs) = split(profile)?;
-    let mut text = format!("{}x{count}@{}", model.word, version.0);
+    let Parts { model, count, mig, version, gpcs } = split(profile)?;
+    let mig = if mig { "-mig" } else { "" };
+    let mut text = format!("{}x{count}{mig}@{}", model.word, version.0);
     if let Some(gpcs) = gpcs {
         let words: Vec<_> = gpcs.iter().map(u32::to_string).collect();
         text.push_str(":gpcs=");
@@ -248,7 +326,7 @@ pub(crate) fn canonical(profile: &str) -> Result<String, String> {
 
 /// Makes the host that a profile and a seed give: equal ones always give the same host.
 pub(crate) fn host(profile: &str, seed: &str) -> Result<Host, String> {
-    let (model, count, version, die) = split(profile)?;
+    let Parts { model, count, version, gpcs: die, .. } = split(profile)?;
     let canonical = canonical(profile)?;
     let die = die.unwrap_or_else(|| model.gpcs.to_vec());
     let gpus = (0..count)
@@ -266,6 +344,8 @@ pub(crate) fn host(profile: &str, seed: &str) -> Result<Host, String> {
             ids: model.ids,
             unreported: model.unreported.iter().map(|fact| (*fact).to_owned()).collect(),
             mig_enabled: false,
+            mlo_sms: model.mlo_sms,
+            part: None,
         })
         .collect();
     Ok(Host {
@@ -279,11 +359,19 @@ pub(crate) fn host(profile: &str, seed: &str) -> Result<Host, String> {
     })
 }
 
-type Parts = (&'static Model, u32, &'static (&'static str, u32, &'static str), Option<Vec<u32>>);
+/// The words of a profile.
+struct Parts {
+    model: &'static Model,
+    count: u32,
+    mig: bool,
+    version: &'static (&'static str, u32, &'static str),
+    gpcs: Option<Vec<u32>>,
+}
 
 fn split(profile: &str) -> Result<Parts, String> {
     let (rest, options) = profile.split_once(':').map_or((profile, None), |(r, o)| (r, Some(o)));
     let (hardware, version) = rest.split_once('@').unwrap_or((rest, "13.1"));
+    let (hardware, mig) = hardware.strip_suffix("-mig").map_or((hardware, false), |whole| (whole, true));
     let (word, count) = hardware.rsplit_once('x').ok_or("it has no count")?;
     let model = MODELS.iter().find(|m| m.word == word).ok_or_else(|| format!("no GPU is called {word:?}"))?;
     let count = count
@@ -295,8 +383,11 @@ fn split(profile: &str) -> Result<Parts, String> {
         .iter()
         .find(|v| v.0 == version)
         .ok_or_else(|| format!("no MPS of version {version:?} can be simulated"))?;
+    if mig && model.word != "h100" {
+        return Err(format!("no {word} in MIG mode can be simulated"));
+    }
     let gpcs = options.map(|text| gpcs(model, text)).transpose()?;
-    Ok((model, count, version, gpcs))
+    Ok(Parts { model, count, mig, version, gpcs })
 }
 
 fn gpcs(model: &Model, option: &str) -> Result<Vec<u32>, String> {

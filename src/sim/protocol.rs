@@ -9,6 +9,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::profile::Gpu;
+
 /// The first words on a connection to the control process, as recorded: the control process speaks first, to everybody.
 pub(crate) mod door {
     /// The control process, before anything else.
@@ -64,8 +66,8 @@ pub(crate) mod ui {
 /// Settings with which a server starts: the control process's answer to [`Hello::Server`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Orders {
-    /// Indices of the daemon's GPUs in the world, in the daemon's order.
-    pub(crate) gpus: Vec<usize>,
+    /// The server's devices, in the daemon's order.
+    pub(crate) gpus: Vec<Gpu>,
     pub(crate) percentage: f64,
     pub(crate) priority: u8,
     /// Device as it was written, and bytes.
@@ -141,9 +143,9 @@ pub(crate) struct ClientRow {
 /// From the server to a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Grant {
-    /// To context 0: the daemon's GPUs, by index in the world, and the PID of the process on the host: the driver lists processes by it,
+    /// To context 0: the server's devices, and the PID of the process on the host: the driver lists processes by it,
     /// and a process in a PID namespace of its own does not know it.
-    Welcome { gpus: Vec<usize>, pid: i32 },
+    Welcome { gpus: Vec<Gpu>, pid: i32 },
     /// To a context.
     Context {
         percentage: f64,

@@ -9,7 +9,8 @@
 //! time_scale                        durations of the programs, as a multiple of the recorded times; 1 without it
 //! dev/nvidia<minor>                 the device file, which each GPU process keeps open for life
 //! gpus/<uuid>/lost                  marks the GPU as gone: made and removed by hand
-//! gpus/<uuid>/mig                   marks the GPU as in MIG mode: made and removed by hand
+//! gpus/<uuid>/mig                   marks the GPU as in MIG mode: made and removed by hand. Each line is an instance: its number, UUID,
+//!                                   profile, SMs, and memory in bytes
 //! kernel.log                        the kernel's log, in the form of /dev/kmsg
 //! bin/nvidia-cuda-mps-{control,server}
 //! ```
@@ -21,7 +22,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::profile::{self, Gpu, Host};
+use super::profile::{self, Gpu, Host, Part};
 
 /// The name under which the binary is the control program.
 pub(super) const CONTROL: &str = "nvidia-cuda-mps-control";
@@ -114,8 +115,46 @@ impl World {
         self.dir.join("kernel.log")
     }
 
+    /// Returns the directory of a device, which an MLOPart device shares with its GPU.
     pub(crate) fn gpu_dir(&self, gpu: &Gpu) -> PathBuf {
-        self.dir.join("gpus").join(&gpu.uuid)
+        let uuid = match &gpu.part {
+            Some(Part::Mlo { parent, .. }) => parent,
+            _ => &gpu.uuid,
+        };
+        self.dir.join("gpus").join(uuid)
+    }
+
+    /// Returns the devices that CUDA and MPS find now: each GPU, or its MIG instances in its place.
+    pub(crate) fn devices(&self) -> Vec<Gpu> {
+        self.host
+            .gpus
+            .iter()
+            .flat_map(|gpu| self.instances(gpu).unwrap_or_else(|| vec![gpu.clone()]))
+            .collect()
+    }
+
+    /// Returns the MIG instances of a GPU, which have directories from then on; `None` if it is not in MIG mode.
+    pub(crate) fn instances(&self, gpu: &Gpu) -> Option<Vec<Gpu>> {
+        let text = fs::read_to_string(self.gpu_dir(gpu).join("mig")).ok()?;
+        let instances = text.lines().filter_map(|line| {
+            let [_, uuid, profile, sms, memory] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+                return None;
+            };
+            let instance = Gpu {
+                uuid: uuid.to_owned(),
+                name: format!("{} MIG {profile}", gpu.name),
+                sms: sms.parse().ok()?,
+                memory_total: memory.parse().ok()?,
+                mlo_sms: None,
+                part: Some(Part::Mig {
+                    parent: gpu.uuid.clone(),
+                    slices: profile.split('g').next()?.parse().ok()?,
+                }),
+                ..gpu.clone()
+            };
+            prepare(&self.gpu_dir(&instance)).ok().map(|()| instance)
+        });
+        Some(instances.collect())
     }
 }
 
@@ -152,6 +191,9 @@ pub fn create_for(dir: &Path, profile: &str, program: &Path) -> Result<World, Wo
         let world = World { dir: dir.clone(), host, time_scale: time_scale(&dir)? };
         for gpu in &world.host.gpus {
             prepare(&world.gpu_dir(gpu))?;
+            if let Some(instances) = profile::mig_instances(&world.host, gpu, &seed) {
+                write_once(&world.gpu_dir(gpu).join("mig"), instances.as_bytes())?;
+            }
         }
         let log = world.kernel_log();
         write_once(&log, b"")?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::facts::{HostFacts, NoDriver, NoPrograms};
 use crate::domain::checkup::{CheckFinding, CheckVerdict, Judgement, each, fail, ok, skipped, warn};
-use crate::domain::count::joined;
+use crate::domain::count::{counted, joined};
 use crate::domain::gpu::{ComputeMode, Gpu};
 use crate::gpu::GpuDriver;
 
@@ -61,13 +61,23 @@ pub(super) fn compute_capability(host: &HostFacts) -> Judgement {
 }
 
 pub(super) fn mig(host: &HostFacts) -> Judgement {
-    let finding = |gpu: &Gpu| CheckFinding {
-        seen: format!("GPU {} is in MIG mode, so it is listed and not managed", gpu.index),
-        remedy: format!("nvidia-smi -i {} -mig 0", gpu.index),
+    let gpus = &host.gpus()?.gpus;
+    let instances = |gpu: &Gpu| {
+        gpus.iter().filter(|other| other.mig.as_ref().is_some_and(|mig| mig.parent == gpu.uuid)).count()
     };
-    let in_mig_mode = host.gpus()?.gpus.iter().filter(|gpu| gpu.mig_enabled);
-    each(CheckVerdict::Warn, in_mig_mode.map(finding))?;
-    ok("no GPU is in MIG mode")
+    let finding = |gpu: &Gpu| CheckFinding {
+        seen: format!("GPU {} is in MIG mode and has no instances, so no process can use it", gpu.index),
+        remedy: format!(
+            "nvidia-smi mig -i {} -lgip (lists the profiles that mig-parted or nvidia-smi mig -cgi can make)",
+            gpu.index
+        ),
+    };
+    let in_mig_mode = || gpus.iter().filter(|gpu| gpu.mig_enabled);
+    each(CheckVerdict::Warn, in_mig_mode().filter(|gpu| instances(gpu) == 0).map(finding))?;
+    let names: Vec<String> = in_mig_mode()
+        .map(|gpu| format!("GPU {} in MIG mode, {}", gpu.index, counted(instances(gpu), "instance")))
+        .collect();
+    ok(if names.is_empty() { "no GPU is in MIG mode".to_owned() } else { names.join("; ") })
 }
 
 pub(super) fn compute_mode(host: &HostFacts) -> Judgement {
@@ -78,7 +88,8 @@ pub(super) fn compute_mode(host: &HostFacts) -> Judgement {
     };
     let prohibited = gpus.iter().filter(|gpu| gpu.compute_mode == Some(ComputeMode::Prohibited));
     each(CheckVerdict::Fail, prohibited.map(finding))?;
-    if let Some(unknown) = those(gpus, |gpu| gpu.compute_mode.is_none()) {
+    // There is none of a MIG instance.
+    if let Some(unknown) = those(gpus, |gpu| gpu.compute_mode.is_none() && gpu.mig.is_none()) {
         return skipped(format!(
             "the driver does not report the compute mode of {unknown}, which cannot be set there"
         ));

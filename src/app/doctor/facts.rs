@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::config::Config;
 use crate::domain::checkup::{CheckOutcome, skipped};
 use crate::domain::condition::Condition;
+use crate::domain::device_index::DeviceIndex;
 use crate::domain::gpu::Gpu;
 use crate::gpu::GpuDriver;
 use crate::host::kernel_log::LoggedXid;
@@ -91,7 +92,7 @@ pub(super) enum NoDriver {
 /// A process on a GPU.
 #[derive(Debug)]
 pub(super) struct GpuProcessFacts {
-    pub(super) gpu: u32,
+    pub(super) gpu: DeviceIndex,
     pub(super) pid: u32,
     /// True if it is an MPS client, or executes the file of a server.
     pub(super) is_of_mps: bool,

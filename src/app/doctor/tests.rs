@@ -10,6 +10,7 @@ use super::*;
 use crate::domain::checkup::CheckOutcome;
 use crate::domain::checkup::CheckVerdict::{self, Fail, Ok as Well, Skipped, Warn};
 use crate::domain::gpu::{ComputeCapability, ComputeMode};
+use crate::domain::mig::MigInstance;
 use crate::gpu::GpuDriver;
 use crate::host::systemd::Scopes;
 use crate::host::trust::Untrusted;
@@ -139,7 +140,16 @@ fn gpus_are_judged_by_mode_and_generation() {
         "before Ampere, so without static partitions: GPU 0",
     );
     is("compute_capability", with(|gpu| gpu.compute_capability = None), Skipped, "of GPU 1");
-    is("mig", with(|gpu| gpu.mig_enabled = true), Warn, "nvidia-smi -i 1 -mig 0");
+    is("mig", with(|gpu| gpu.mig_enabled = true), Warn, "nvidia-smi mig -i 1 -lgip");
+    let with_instance = |host: &mut HostFacts| {
+        let gpus = &mut gpu_facts(host).gpus;
+        gpus[1].mig_enabled = true;
+        let mut instance = gpus[1].clone();
+        instance.mig_enabled = false;
+        instance.mig = Some(MigInstance { parent: gpus[1].uuid.clone(), number: 0, profile: None });
+        gpus.push(instance);
+    };
+    is("mig", with_instance, Well, "GPU 1 in MIG mode, 1 instance");
     is("compute_mode", |_| (), Well, "default: GPU 0, GPU 1");
     is(
         "compute_mode",
@@ -153,7 +163,7 @@ fn gpus_are_judged_by_mode_and_generation() {
 #[test]
 fn processes_outside_mps_are_named() {
     let process = |pid, is_of_mps, is_like_server| GpuProcessFacts {
-        gpu: 0,
+        gpu: 0.into(),
         pid,
         is_of_mps,
         is_like_server,

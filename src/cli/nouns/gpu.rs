@@ -10,7 +10,7 @@ type Field = ListField<GpuView>;
 /// GPUs; a completion offers their indices.
 pub(in crate::cli) static GPU: Noun<GpuView> = Noun {
     candidate: |gpu| {
-        let name = gpu.index.map_or_else(|| gpu.uuid.to_string(), |index| index.to_string());
+        let name = gpu.place().map_or_else(|| gpu.uuid.to_string(), |index| index.to_string());
         Some((name, gpu.name.clone().unwrap_or_default()))
     },
     has_pages: false,
@@ -19,7 +19,7 @@ pub(in crate::cli) static GPU: Noun<GpuView> = Noun {
         ["gpu", "GPUs", "/api/v1/gpus"],
         |gpu| gpu.uuid.to_string(),
         &[
-            Field::both("GPU", "GPU", |gpu| TableCell::optional(index_or_address(gpu))),
+            Field::both("GPU", "GPU", |gpu| index_or_address(gpu).into()),
             Field::detail("UUID", |gpu| gpu.uuid.to_string().into()),
             Field::both("NAME", "Name", |gpu| TableCell::optional(gpu.name.as_deref())).cut().rank(5),
             Field::detail("State", |gpu| TableCell::state(words::state(gpu))),
@@ -68,7 +68,9 @@ fn of_vitals(gpu: &GpuView, figure: fn(&GpuVitals) -> Option<String>) -> TableCe
     TableCell::optional(gpu.vitals.as_ref().and_then(figure))
 }
 
-/// Returns the index of a GPU, or the PCI address of a missing GPU whose index another one has now.
-fn index_or_address(gpu: &GpuView) -> Option<String> {
-    gpu.index.map(|index| index.to_string()).or(gpu.pci_bus_id.clone())
+/// Returns the index of a GPU, or what names a missing one whose index another one has now: its PCI address, or the UUID of a MIG instance.
+fn index_or_address(gpu: &GpuView) -> String {
+    let address =
+        || gpu.pci_bus_id.clone().filter(|_| gpu.mig.is_none()).unwrap_or_else(|| gpu.uuid.to_string());
+    gpu.place().map_or_else(address, |index| index.to_string())
 }

@@ -6,8 +6,8 @@
 use percent_encoding::percent_decode_str;
 use uuid::Uuid;
 
+use crate::GpuUuid;
 use crate::client::ClientId;
-use crate::gpu::GpuUuid;
 use crate::token::{TokenId, without_secrets};
 use crate::{DaemonName, LayoutName, TenantName};
 

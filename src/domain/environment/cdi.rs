@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::container::ContainerAccess;
 use super::formats::{of_container, simulated};
 use crate::count::joined;
+use crate::device_index::DeviceIndex;
 use crate::{GpuUuid, TenantName};
 
 /// The vendor and the class of every device.
@@ -50,8 +51,8 @@ pub struct CdiDevice {
 }
 
 /// Returns the name of a tenant's device for one of its GPUs, by the GPU's index on the host.
-pub fn of_gpu(tenant: &TenantName, index: u32) -> String {
-    format!("{tenant}-gpu{index}")
+pub fn of_gpu(tenant: &TenantName, index: DeviceIndex) -> String {
+    format!("{tenant}-{}", index.daemon_name())
 }
 
 /// Returns the qualified name by which a device is requested from engines.
@@ -176,7 +177,7 @@ mod tests {
         let longest = format!("a{}", "b".repeat(62));
         for name in ["a", "a0", "web", "a-b_c", longest.as_str()] {
             let tenant = TenantName::parse(name).expect("a tenant's name");
-            assert!(is_device_name(tenant.as_str()) && is_device_name(&of_gpu(&tenant, 15)), "{name}");
+            assert!(is_device_name(tenant.as_str()) && is_device_name(&of_gpu(&tenant, 15.into())), "{name}");
         }
         assert_eq!(qualified("web-gpu1"), "mps-manager.dev/tenant=web-gpu1");
     }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::gpu::{Gpu, GpuUuid};
+use super::super::GpuUuid;
+use super::super::gpu::Gpu;
 use super::super::memory::MIB;
 use super::super::resolution::Resolved;
-use super::MANAGED;
+use super::{MANAGED, limit_key};
 
 /// Access that a container of a tenant needs beside the variables.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -56,8 +57,9 @@ fn default_of(name: &str, gpus: &[&Gpu]) -> String {
         // Anything that is no list drops the server's limits too (recording 05): the whole memory limits nothing.
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" => {
             // If the driver does not report the memory of the GPU, a limit above any GPU's memory limits nothing either.
-            let entry =
-                |gpu: &&Gpu| format!("{}={}M", gpu.uuid, gpu.memory_total.unwrap_or(UNREPORTED) / MIB);
+            let entry = |gpu: &&Gpu| {
+                format!("{}={}M", limit_key(&gpu.uuid), gpu.memory_total.unwrap_or(UNREPORTED) / MIB)
+            };
             gpus.iter().map(entry).collect::<Vec<_>>().join(",")
         }
         _ => String::new(),

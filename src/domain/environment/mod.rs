@@ -72,7 +72,8 @@ pub fn variables(tenant: &Tenant, resolved: &Resolved, pipe_directory: &str) -> 
     variables.push(("CUDA_VISIBLE_DEVICES".into(), visible));
     // Only GPUs that it sees: an entry for another would drop all limits.
     let limited = resolved.gpus.iter().filter_map(|gpu| Some((gpu, resolved.memory.get(gpu)?)));
-    let entries: Vec<String> = limited.map(|(gpu, limit)| format!("{gpu}={}", limit.as_mps())).collect();
+    let entries: Vec<String> =
+        limited.map(|(gpu, limit)| format!("{}={}", limit_key(gpu), limit.as_mps())).collect();
     if !entries.is_empty() {
         variables.push((MEMORY_LIMITS.into(), entries.join(",")));
     }
@@ -90,12 +91,17 @@ pub fn percentage(variables: &BTreeMap<String, String>) -> ThreadPercentage {
     value.unwrap_or(ThreadPercentage::FULL)
 }
 
-/// Returns the memory limits in a value of [`MEMORY_LIMITS`], for GPUs that are named by UUID as [`variables`] does.
-pub fn memory_limits(value: &str) -> BTreeMap<GpuUuid, MemoryLimit> {
+/// Returns the name of a device in [`MEMORY_LIMITS`]. That MPS knows a MIG instance by its UUID there is said nowhere; its client sees it alone,
+/// so it is the client's device 0.
+pub fn limit_key(gpu: &GpuUuid) -> &str {
+    if gpu.is_mig() { "0" } else { gpu.as_str() }
+}
+
+/// Returns the memory limits in a value of [`MEMORY_LIMITS`] for the devices of a daemon, which are named as [`variables`] does.
+pub fn memory_limits(value: &str, devices: &[&GpuUuid]) -> BTreeMap<GpuUuid, MemoryLimit> {
+    let named = |name: &str| devices.iter().find(|gpu| limit_key(gpu) == name).map(|gpu| (*gpu).clone());
     let entries = value.split(',').filter_map(|entry| entry.split_once('='));
-    entries
-        .filter_map(|(gpu, limit)| Some((GpuUuid::parse(gpu).ok()?, MemoryLimit::parse(limit).ok()?)))
-        .collect()
+    entries.filter_map(|(gpu, limit)| Some((named(gpu)?, MemoryLimit::parse(limit).ok()?))).collect()
 }
 
 /// Returns the managed variables that are not among `variables`: a caller that applies `variables` has to unset them.
@@ -183,7 +189,11 @@ mod tests {
     fn handed_out_memory_limits_are_read_back() {
         let (gpu, limit) = (crate::testing::h200(0).uuid, MemoryLimit::parse("4G").expect("4G"));
         let value = format!("{gpu}={},0=1G,nonsense", limit.as_mps());
-        assert_eq!(memory_limits(&value), BTreeMap::from([(gpu, limit)]), "ordinals are the client's own");
+        assert_eq!(
+            memory_limits(&value, &[&gpu]),
+            BTreeMap::from([(gpu.clone(), limit)]),
+            "ordinals are the client's own"
+        );
     }
 
     #[test]

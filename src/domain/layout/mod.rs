@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use self::reserved::ReservedWord;
-use super::gpu::{Gpu, full_name};
+use super::gpu::{Gpu, full_name, instances_to_choose};
 use super::printable::is_shown;
 use super::{GpuUuid, InvalidValue, LayoutName, PartitionName, TenantName};
 
@@ -481,8 +481,9 @@ pub fn map_roles(
         }
         if let Some(gpu) = gpu.filter(|gpu| gpu.mig_enabled) {
             return Err(InvalidValue(format!(
-                "GPU {} ({uuid}) is in MIG mode, in which it has no SM partitions of MPS: choose another GPU, or switch MIG \
-                 mode off (nvidia-smi -mig 0)",
+                "GPU {} ({uuid}) is in MIG mode, where MPS serves its instances: {}, or switch MIG mode off (nvidia-smi -i {} -mig 0)",
+                gpu.index,
+                instances_to_choose(gpu, host),
                 gpu.index
             )));
         }

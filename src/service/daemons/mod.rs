@@ -17,7 +17,7 @@ use crate::domain::access::Right;
 use crate::domain::admission::AdmissionError;
 use crate::domain::audit::Target;
 use crate::domain::daemon::{Daemon, DaemonSpec, DaemonStatus, Incarnation, Management, Mode, Phase};
-use crate::domain::gpu::{Gpu, GpuRef};
+use crate::domain::gpu::{Gpu, GpuRef, instances_to_choose};
 use crate::domain::operation::{Operation, OperationRequest};
 use crate::domain::plan::Desired;
 use crate::domain::tenant::Tenant;
@@ -367,11 +367,11 @@ impl Backend {
     }
 }
 
-/// Refuses a GPU in MIG mode; a daemon whose GPU was switched to MIG mode later may still be changed.
+/// Refuses a GPU in MIG mode as a whole; a daemon whose GPU was switched to MIG mode later may still be changed.
 fn refuse_mig(spec: &DaemonSpec, current: Option<&Daemon>, gpus: &[Gpu]) -> Result<()> {
     let taken = spec.gpus.iter().filter(|uuid| current.is_none_or(|daemon| !daemon.spec.gpus.contains(uuid)));
     let mut described = taken.filter_map(|uuid| gpus.iter().find(|gpu| gpu.uuid == *uuid));
-    described.try_for_each(refuse_mig_mode)
+    described.try_for_each(|gpu| refuse_mig_mode(gpu, gpus))
 }
 
 /// Refuses what the control program lacks. A daemon that has had it since before the program was replaced may still be changed, and
@@ -392,14 +392,15 @@ fn refuse_unsupported(
     Ok(())
 }
 
-/// Refuses a GPU in MIG mode.
-pub(super) fn refuse_mig_mode(gpu: &Gpu) -> Result<()> {
+/// Refuses a GPU in MIG mode as a whole.
+pub(super) fn refuse_mig_mode(gpu: &Gpu, gpus: &[Gpu]) -> Result<()> {
     if gpu.mig_enabled {
         return Err(conflict!(
-            "GPU {} ({}) is in MIG mode, which this manager lists and does not manage: choose another GPU, or switch MIG \
-             mode off (nvidia-smi -mig 0)",
+            "GPU {} ({}) is in MIG mode, where MPS serves its instances: {}, or switch MIG mode off (nvidia-smi -i {} -mig 0)",
             gpu.index,
-            gpu.uuid
+            gpu.uuid,
+            instances_to_choose(gpu, gpus),
+            gpu.index
         ));
     }
     Ok(())

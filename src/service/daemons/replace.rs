@@ -90,7 +90,7 @@ fn replacement<'g>(request: &ReplaceRequest, gpus: &'g [Gpu]) -> Result<&'g Gpu>
     if !gpu.present {
         return Err(conflict!("{} is missing too: choose one that is present", gpu.uuid));
     }
-    refuse_mig_mode(gpu)?;
+    refuse_mig_mode(gpu, gpus)?;
     Ok(gpu)
 }
 
@@ -105,6 +105,7 @@ async fn exchange(
     let place = |list: &[GpuUuid]| in_its_place(list, old, new, &gpus);
     let mut spec = change.daemon(name)?.spec.clone();
     spec.gpus = place(&spec.gpus);
+    spec.check(&gpus).map_err(|(_, error)| conflict!("daemon {name} cannot be on {new}: {error}"))?;
     let of_new = |limit: DeviceMemoryLimit| limit.exchanged(old, new, &gpus);
     spec.defaults.device_memory_limit = spec.defaults.device_memory_limit.map(of_new);
     if let Some(layout) = &mut spec.layout {
@@ -146,6 +147,6 @@ async fn exchange(
 fn in_its_place(list: &[GpuUuid], old: &GpuUuid, new: &GpuUuid, gpus: &[Gpu]) -> Vec<GpuUuid> {
     let mut list: Vec<GpuUuid> =
         list.iter().map(|gpu| if gpu == old { new.clone() } else { gpu.clone() }).collect();
-    list.sort_by_key(|uuid| gpus.iter().find(|gpu| gpu.uuid == *uuid).map_or(u32::MAX, |gpu| gpu.index));
+    list.sort_by_key(|uuid| gpus.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index));
     list
 }

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::device_index::{DeviceIndex, DevicePart};
 use crate::domain::gpu::{ComputeCapability, ComputeMode};
+use crate::domain::mig::MigInstance;
 use crate::domain::vitals::GpuVitals;
 use crate::domain::{DaemonName, GpuUuid};
 
@@ -13,7 +15,8 @@ pub struct GpuView {
     pub uuid: GpuUuid,
     /// True if the driver lists and describes the GPU. Otherwise its daemon keeps it, and the fields are as last seen.
     pub present: bool,
-    /// Its index among the GPUs of the host, in PCI order, from 0: the driver's, and while it is missing its last one. `null` if the driver
+    /// Its index among the GPUs of the host, in PCI order, from 0: the driver's, and while it is missing its last one. A MIG instance has that
+    /// of its GPU, and `mig` its number there: together they name it, as `0/mig1`. `null` if the driver
     /// has given that index to another GPU since: `pci_bus_id` shows the address of the missing one.
     pub index: Option<u32>,
     /// Its PCI address, as `00000000:06:00.0`; `null` if it was never seen, or the driver reports none.
@@ -32,8 +35,11 @@ pub struct GpuView {
     pub memory_used: Option<u64>,
     /// The compute mode; `null` while it is missing, or if the driver does not report it: then it cannot be set.
     pub compute_mode: Option<ComputeMode>,
-    /// True if the GPU is in MIG mode: it is listed but not managed; `null` while it is missing.
+    /// True if the GPU is in MIG mode: it is listed, and its instances are managed in its place; `null` while it is missing.
     pub mig_enabled: Option<bool>,
+    /// The GPU and the profile of a MIG instance, which is listed after its GPU; `null` for a GPU.
+    #[serde(default)]
+    pub mig: Option<MigInstance>,
     /// The daemon that has it.
     pub daemon: Option<DaemonName>,
     /// Sum of the memory limits of its daemon's tenants on it, in bytes: each limit times `max_clients`, or once if that is not set.
@@ -52,6 +58,14 @@ pub struct GpuView {
     pub vitals: Option<GpuVitals>,
     /// True if the driver is queried; during maintenance it is not, and the GPU is shown as last seen.
     pub live: bool,
+}
+
+impl GpuView {
+    /// Returns its place on the host, as `0` or `0/mig1`; `None` without an index.
+    pub fn place(&self) -> Option<DeviceIndex> {
+        let part = self.mig.as_ref().map(|instance| DevicePart::Mig(instance.number));
+        self.index.map(|gpu| DeviceIndex { gpu, part })
+    }
 }
 
 /// A process on a GPU.

@@ -72,6 +72,12 @@ pub struct HostView {
     pub manager_uid: u32,
     /// Number of GPUs of the host.
     pub gpus: usize,
+    /// Number of MIG instances of these GPUs. The manager makes and destroys none: that is for nvidia-smi, or for mig-parted.
+    #[serde(default)]
+    pub mig_instances: usize,
+    /// Features in use here that follow NVIDIA's documentation alone: nobody has tried them on real hardware yet.
+    #[serde(default)]
+    pub documented_only: Vec<DocumentedOnly>,
     /// Number of clients among which the GPUs of all daemons are divided: the sum of their `capacity`; `null` if none states how many it
     /// expects, or the daemons cannot be read.
     #[serde(default)]
@@ -97,6 +103,31 @@ impl HostView {
         match self.mps_cuda_version() {
             Some(version) => format!("driver {}, MPS of CUDA {version}", self.driver_version),
             None => "no driver yet".to_owned(),
+        }
+    }
+}
+
+/// A feature that was built from NVIDIA's documentation, on the simulated host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DocumentedOnly {
+    /// Daemons on MIG instances.
+    MigInstances,
+    /// Daemons with MLOPart devices.
+    MlopartDevices,
+}
+
+impl DocumentedOnly {
+    /// Returns the feature in words, with what to do about it.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::MigInstances => {
+                "MIG instances: built from NVIDIA's documentation and never tried on real hardware; verify each tenant, and make and destroy \
+                 instances with mig-parted or nvidia-smi"
+            }
+            Self::MlopartDevices => {
+                "MLOPart devices: built from NVIDIA's documentation and never tried on real hardware; verify each tenant"
+            }
         }
     }
 }
@@ -177,6 +208,7 @@ impl Service {
         let daemons = backend.stored_daemons().await.unwrap_or_default();
         let context = backend.parts.fleet.context();
         let of_version = context.capability.client_ceiling();
+        let mig_instances = gpus.iter().filter(|gpu| gpu.mig.is_some()).count();
         Ok(HostView {
             hostname: hostname(),
             simulated: driver.simulated,
@@ -193,7 +225,12 @@ impl Service {
             read_only,
             manager_version: env!("CARGO_PKG_VERSION").to_owned(),
             manager_uid: backend.parts.manager_uid,
-            gpus: gpus.len(),
+            gpus: gpus.len() - mig_instances,
+            mig_instances,
+            documented_only: (mig_instances > 0)
+                .then_some(DocumentedOnly::MigInstances)
+                .into_iter()
+                .collect(),
             capacity: shares::capacity(daemons.iter().map(|daemon| &daemon.spec)),
             live: backend.parts.inventory.live(),
             listening: backend.parts.listening.borrow().clone(),
@@ -216,7 +253,7 @@ impl Service {
             let [view] = &backend.views_of(std::slice::from_ref(gpu)).await?[..] else {
                 return Err(not_found());
             };
-            return Ok(GpuView { index: shown_index(gpu, &gpus), ..view.clone() });
+            return Ok(GpuView { index: shown_index(gpu, &gpus).map(|index| index.gpu), ..view.clone() });
         }
         let uuid = GpuUuid::parse(name).map_err(|_| not_found())?;
         match backend.never_seen(uuid).await? {
@@ -264,12 +301,12 @@ impl Backend {
         let held = self.stored_gpus().await?;
         let mut views = self.views_of(&gpus).await?;
         for (view, gpu) in views.iter_mut().zip(&gpus) {
-            view.index = shown_index(gpu, &gpus);
+            view.index = shown_index(gpu, &gpus).map(|index| index.gpu);
         }
         for uuid in held.keys().filter(|uuid| gpus.iter().all(|gpu| gpu.uuid != **uuid)) {
             views.push(self.never_seen(uuid.clone()).await?);
         }
-        views.sort_by_key(|view| view.index.unwrap_or(u32::MAX));
+        views.sort_by_key(|view| (view.index.is_none(), view.place()));
         Ok(views)
     }
 
@@ -301,7 +338,7 @@ impl Backend {
             GpuView {
                 uuid: gpu.uuid.clone(),
                 present: gpu.present,
-                index: gpu.present.then_some(gpu.index),
+                index: gpu.present.then_some(gpu.index.gpu),
                 pci_bus_id: gpu.pci_bus_id.clone(),
                 name: Some(gpu.name.clone()),
                 sms: gpu.sms,
@@ -310,6 +347,7 @@ impl Backend {
                 memory_used: gpu.memory_used.filter(|_| gpu.present),
                 compute_mode: gpu.compute_mode.filter(|_| gpu.present),
                 mig_enabled: gpu.present.then_some(gpu.mig_enabled),
+                mig: gpu.mig.clone(),
                 daemon: holder.map(|daemon| daemon.name.clone()),
                 memory_limits,
                 memory_capacity: gpu.memory_total.map(|total| match holder.map(|daemon| &daemon.spec) {
@@ -340,6 +378,7 @@ impl Backend {
             memory_used: None,
             compute_mode: None,
             mig_enabled: None,
+            mig: None,
             daemon,
             memory_limits: 0,
             memory_capacity: None,

@@ -241,7 +241,7 @@ impl Backend {
             timeout: ADMISSION_TIMEOUT,
         };
         let report = self.parts.fleet.context().prober.see(&request).await;
-        let sight = sight(report)?;
+        let sight = sight(report, &resolved.gpus)?;
         let after = self.free_memory().await;
         let free = |gpu: &GpuUuid| Some(*before.get(gpu)?.min(after.get(gpu)?));
         let expected = self.expected(tenant, daemon, &resolved, &gpus, free);
@@ -402,7 +402,7 @@ fn fault(error: ServiceError) -> VerificationBlocker {
 }
 
 /// Converts a probe's report to the limits that the client saw; an error if it saw no GPU.
-fn sight(report: Report) -> Result<ClientSight, VerificationBlocker> {
+fn sight(report: Report, devices: &[GpuUuid]) -> Result<ClientSight, VerificationBlocker> {
     let failure =
         report.error.map(|failure| (failure.is_timeout(), format!("{}: {}", failure.name, failure.message)));
     if report.devices.is_empty() {
@@ -413,7 +413,7 @@ fn sight(report: Report) -> Result<ClientSight, VerificationBlocker> {
         });
     }
     let gpus = report.devices.into_iter().map(|device| SeenGpu {
-        uuid: device.uuid,
+        uuid: devices.iter().find(|uuid| uuid.is_reported_as(&device.uuid)).cloned().unwrap_or(device.uuid),
         sms: device.sms,
         free: device.memory_free,
         largest: device.allocation.map(|allocation| allocation.largest),

@@ -3,7 +3,7 @@
 use super::super::control::pipe_directory;
 use super::super::envvar::{self, Limit};
 use super::super::kernel::{self, Kind, MIB, Presence};
-use super::super::profile::Gpu;
+use super::super::profile::{Gpu, Part};
 use super::super::protocol::{ClientRequest, FaultKind, Grant, Notice};
 use super::super::world::World;
 use super::link::{Link, Sticky};
@@ -49,17 +49,17 @@ impl Cuda {
     pub(super) fn init(world: &World, dies_at: Option<u32>, stops: bool) -> Result<Self, String> {
         let sticky = Sticky::new(stops);
         let pipe = pipe_directory();
-        let all = &world.host().gpus;
-        let (daemon, mps, pid): (Vec<&Gpu>, _, _) = if Link::probe(&pipe) {
+        let (daemon, mps, pid): (Vec<Gpu>, _, _) = if Link::probe(&pipe) {
             const LOST: &str = "CUDA_ERROR_MPS_RPC_FAILURE";
             let (link, grant) = Link::open(&pipe, request(0, None), &sticky, dies_at == Some(0))?;
             let Grant::Welcome { gpus, pid } = grant else { return Err(LOST.to_owned()) };
             let pid = u32::try_from(pid).map_err(|_| LOST.to_owned())?;
-            (gpus.iter().filter_map(|&index| all.get(index)).collect(), Some(link), pid)
+            (gpus, Some(link), pid)
         } else {
-            (all.iter().collect(), None, std::process::id())
+            (world.devices(), None, std::process::id())
         };
-        let visible = envvar::visible(&daemon, variable("CUDA_VISIBLE_DEVICES").as_deref());
+        let listed: Vec<&Gpu> = daemon.iter().collect();
+        let visible = envvar::visible(&listed, variable("CUDA_VISIBLE_DEVICES").as_deref());
         let devices: Vec<Gpu> = visible.iter().map(|&position| daemon[position].clone()).collect();
         if devices.is_empty() {
             return Err("CUDA_ERROR_NO_DEVICE".to_owned());
@@ -163,10 +163,13 @@ impl Context {
     }
 
     pub(super) fn free(&self) -> u64 {
+        // The two MLOPart devices of a GPU share its memory: what one takes both have less of (documented), half of it each here.
+        let shared_by = if matches!(self.gpu.part, Some(Part::Mlo { .. })) { 2 } else { 1 };
+        let free = self.presence.free() / shared_by;
         match self.limit {
             Some(Limit::Nonsense) => NONSENSE_FREE,
-            Some(Limit::Bytes(limit)) => limit.saturating_sub(self.presence.used()).min(self.presence.free()),
-            None => self.presence.free(),
+            Some(Limit::Bytes(limit)) => limit.saturating_sub(self.presence.used()).min(free),
+            None => free,
         }
     }
 

@@ -151,7 +151,7 @@ impl<'a> Program<'a> {
                 self.say(&format!(
                     "{} uuid {}",
                     gpu.name,
-                    gpu.uuid.trim_start_matches("GPU-").replace('-', "")
+                    gpu.uuid.trim_start_matches("GPU-").trim_start_matches("MIG-").replace('-', "")
                 ));
             }
             let call = "cuDevicePrimaryCtxRetain(&ctx,d)";

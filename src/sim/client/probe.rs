@@ -153,7 +153,8 @@ fn describe(context: &mut Context, mps: bool, context_ms: f64, allocate_up_to: O
         priorities: Priorities { least: 0, greatest: -5 },
         splitter: sizes.map(|size| gpu.split(sms, size)).collect(),
         allocation: allocate_up_to.map(|requested| largest_allocation(context, requested)),
-        uuid: gpu.uuid,
+        // CUDA reports bytes, which do not say what kind of device it is.
+        uuid: gpu.uuid.replacen("MIG-", "GPU-", 1),
         name: gpu.name,
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Attempts {
 /// A request for a server of another user, or of another kind.
 pub(super) struct ServerReplacement {
     pub(super) uid: u32,
+    /// True if its clients are to get MLOPart devices.
+    pub(super) mlopart: bool,
     pub(super) attempts: Attempts,
 }
 

@@ -11,8 +11,8 @@ use super::server_process::Server;
 
 impl Daemon {
     /// Makes way for a server of this user, now or as soon as nobody uses the present one.
-    pub(super) fn change_to(&mut self, uid: u32) {
-        self.change = Some(ServerReplacement { uid, attempts: Attempts::new() });
+    pub(super) fn change_to(&mut self, uid: u32, mlopart: bool) {
+        self.change = Some(ServerReplacement { uid, mlopart, attempts: Attempts::new() });
         self.try_change();
     }
 
@@ -23,7 +23,7 @@ impl Daemon {
         }
         let Some(mut change) = self.change.take_if(|change| change.attempts.due()) else { return };
         if self.attempt(&mut change.attempts) {
-            self.start_server(change.uid);
+            self.start_server(change.uid, change.mlopart);
         } else {
             self.change = Some(change);
         }

@@ -6,7 +6,9 @@
 use std::time::{Duration, Instant};
 
 use super::super::envvar;
-use super::super::profile::{GUARDED_SINCE, Gpu, LIMITS_SINCE, SPEAKING_SINCE, STATIC_PARTITIONS_SINCE};
+use super::super::profile::{
+    GUARDED_SINCE, Gpu, LIMITS_SINCE, MLOPART_SINCE, SPEAKING_SINCE, STATIC_PARTITIONS_SINCE,
+};
 use super::super::protocol::{Answer, Order, ui};
 use super::attempts::{Attempts, Quit};
 use super::daemon::{Daemon, Session};
@@ -192,12 +194,14 @@ impl Daemon {
             return;
         }
         let uid = if self.mode.multiuser { 0 } else { uid };
-        // `-mlopart` starts a server of another kind, so it replaces the one there is, as recorded.
+        // `-mlopart` starts a server of another kind, so it replaces the one there is, as recorded; it starts an ordinary one where MPS
+        // does not know it.
         let replaces = args.contains(&"-mlopart");
+        let mlopart = replaces && !self.mode.partitioned && self.world.host().binary_version >= MLOPART_SINCE;
         match &self.server {
-            None => self.start_server(uid),
-            Some(server) if server.uid == uid && !replaces => {}
-            Some(_) => self.change_to(uid),
+            None => self.start_server(uid, mlopart),
+            Some(server) if server.uid == uid && (!replaces || server.mlopart) => {}
+            Some(_) => self.change_to(uid, mlopart),
         }
     }
 
@@ -264,8 +268,7 @@ impl Daemon {
 
     /// Returns true if a word is an ordinal or the UUID of one of the daemon's GPUs.
     fn names_device(&self, word: &str) -> bool {
-        word.starts_with(|first: char| first.is_ascii_digit())
-            || self.devices().iter().any(|gpu| gpu.uuid == word)
+        word.starts_with(|first: char| first.is_ascii_digit()) || self.gpus.iter().any(|gpu| gpu.uuid == word)
     }
 
     fn default_limit(&self, session: &Session, device: Option<&str>) {
@@ -340,8 +343,8 @@ impl Daemon {
     }
 
     /// Returns the daemon's GPUs in its order.
-    pub(super) fn devices(&self) -> Vec<&Gpu> {
-        (0..self.gpus.len()).filter_map(|ordinal| self.gpu(ordinal)).collect()
+    pub(super) fn listed(&self) -> Vec<&Gpu> {
+        self.gpus.iter().collect()
     }
 }
 

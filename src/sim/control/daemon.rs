@@ -34,8 +34,8 @@ pub(super) struct Daemon {
     pub(super) world: World,
     pub(super) mode: Mode,
     pub(super) instance: Instance,
-    /// The daemon's GPUs, by index in the world.
-    pub(super) gpus: Vec<usize>,
+    /// The daemon's devices, as they were when it started.
+    pub(super) gpus: Vec<Gpu>,
     pub(super) defaults: Defaults,
     pub(super) server: Option<Server>,
     pub(super) pending: Vec<Pending>,
@@ -75,8 +75,10 @@ pub(super) struct Session {
 
 impl Daemon {
     pub(super) fn new(world: World, mode: Mode, instance: Instance) -> Self {
-        let all: Vec<&Gpu> = world.host().gpus.iter().collect();
+        let all = world.devices();
+        let all: Vec<&Gpu> = all.iter().collect();
         let gpus = envvar::visible(&all, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
+        let gpus: Vec<Gpu> = gpus.into_iter().map(|position| all[position].clone()).collect();
         // Of the three variables of limits, the daemon itself obeys these two, recorded.
         let percentage = std::env::var("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
             .ok()
@@ -85,12 +87,12 @@ impl Daemon {
         let priority =
             u8::from(std::env::var("CUDA_MPS_CLIENT_PRIORITY").is_ok_and(|text| text.trim() == "1"));
         // A GPU whose file cannot be opened is gone.
-        let files = gpus.iter().map(|&index| world.device_file(&world.host().gpus[index]));
+        let files = gpus.iter().map(|gpu| world.device_file(gpu));
         let devices = files
             .flat_map(|file| std::iter::repeat_n(file, DEVICE_FILES))
             .filter_map(|file| File::open(file).ok());
         let devices = devices.collect();
-        let partitions = Partitions::new(gpus.iter().map(|&index| &world.host().gpus[index]));
+        let partitions = Partitions::new(gpus.iter());
         Self {
             world,
             mode,
@@ -125,8 +127,9 @@ impl Daemon {
         self.instance.log.line(Voice::Control, text);
     }
 
-    pub(super) fn gpu(&self, ordinal: usize) -> Option<&Gpu> {
-        self.gpus.get(ordinal).map(|&index| &self.world.host().gpus[index])
+    /// Returns the device of the server with this ordinal.
+    pub(super) fn device(&self, ordinal: usize) -> Option<&Gpu> {
+        self.server.as_ref()?.gpus.get(ordinal)
     }
 
     /// Waits for something to happen and deals with it. Within a command, the session itself is left alone.
@@ -295,8 +298,11 @@ impl Daemon {
             None if self.quit.is_some() => {}
             None => {
                 let pending = self.pending.first().map(|pending| pending.uid);
-                if let Some(uid) = self.change.take().map(|change| change.uid()).or(pending) {
-                    self.start_server(uid);
+                let pending = pending.map(|uid| (uid, false));
+                if let Some((uid, mlopart)) =
+                    self.change.take().map(|change| (change.uid(), change.mlopart)).or(pending)
+                {
+                    self.start_server(uid, mlopart);
                 }
             }
             Some(server) if server.serves() => {
@@ -312,7 +318,7 @@ impl Daemon {
                 }
                 // Another user's server makes way as soon as nobody uses it.
                 match self.pending.iter().find(|pending| pending.uid != uid).map(|pending| pending.uid) {
-                    Some(next) if self.change.is_none() => self.change_to(next),
+                    Some(next) if self.change.is_none() => self.change_to(next, false),
                     _ => self.try_change(),
                 }
             }

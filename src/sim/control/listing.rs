@@ -1,6 +1,6 @@
 //! The commands that list clients and devices, in the columns recorded.
 
-use super::super::profile::Gpu;
+use super::super::profile::{Gpu, Part};
 use super::super::protocol::{Answer, ClientRow, Order, ui};
 use super::commands::number;
 use super::daemon::{Daemon, Session};
@@ -36,16 +36,20 @@ impl Daemon {
         if rows.is_empty() {
             return;
         }
-        let line = |[pid, id, server, device, namespace, command]: [&str; 6]| {
-            format!("{pid:<10}{id:<10}{server:<15}{device:<26}{namespace:<15}{command:<15}")
+        // Documented of a server with MLOPart devices; nothing is known of others since.
+        let mlopart = self.server.as_ref().is_some_and(|server| server.mlopart);
+        let line = |[pid, id, server, device, namespace, command]: [&str; 6], attributes: &str| {
+            let attributes = if mlopart { attributes } else { "" };
+            format!("{pid:<10}{id:<10}{server:<15}{device:<26}{namespace:<15}{command:<15}{attributes}")
         };
-        self.say(session, &line(["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"]));
+        self.say(session, &line(["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"], "ATTRIBUTES"));
         for row in rows {
-            let device = row.contexts.first().and_then(|&(_, ordinal)| self.gpu(ordinal));
-            let device = device.map_or("", |gpu| &gpu.uuid[..22]);
+            let device = row.contexts.first().and_then(|&(_, ordinal)| self.device(ordinal));
+            let attributes = device.map_or("", attributes);
+            let device = device.map_or("", |gpu| short(gpu));
             let [pid, id, namespace] = [row.pid.to_string(), row.id.to_string(), row.namespace.to_string()];
             let server = server.to_string();
-            self.say(session, &line([&pid, &id, &server, device, &namespace, &row.command]));
+            self.say(session, &line([&pid, &id, &server, device, &namespace, &row.command], attributes));
         }
     }
 
@@ -64,14 +68,15 @@ impl Daemon {
             return;
         }
         let rows = self.clients();
-        for ordinal in (0..self.gpus.len()).rev() {
+        let devices = self.server.as_ref().map_or(0, |server| server.gpus.len());
+        for ordinal in (0..devices).rev() {
             let mut clients = rows
                 .iter()
                 .flat_map(|row| row.contexts.iter().map(move |&(context, device)| (row.pid, context, device)))
                 .filter(|&(_, _, device)| device == ordinal)
                 .peekable();
             if clients.peek().is_some() {
-                let name = self.gpu(ordinal).map_or("", |gpu| gpu.name.as_str());
+                let name = self.device(ordinal).map_or("", |gpu| gpu.name.as_str());
                 // The bus ids are made of the ordinal and wrong, recorded.
                 self.say(session, &format!("[{ordinal}] 00:{ordinal:02}.0, {name}"));
             }
@@ -89,29 +94,54 @@ impl Daemon {
         }
         if wanted.is_none() {
             self.say(session, "Default");
-            self.device_table(session, csv);
+            self.device_table(session, csv, &self.gpus);
         }
         if let Some(pid) = self.ready_server() {
             let _ = self.order(&Order::DeviceQuery);
             let gap = if wanted.is_none() { "\n" } else { "" };
             self.say(session, &format!("{gap}Server {pid}"));
-            self.device_table(session, csv);
+            let devices = self.server.as_ref().map(|server| server.gpus.clone()).unwrap_or_default();
+            self.device_table(session, csv, &devices);
         }
     }
 
-    fn device_table(&self, session: &Session, csv: bool) {
+    /// Prints devices in the form recorded of 13.0. On a host with MLOPart devices it has their UUIDs cut, a row without an ordinal for a GPU
+    /// that stands for its devices, and attributes, as documented.
+    fn device_table(&self, session: &Session, csv: bool, devices: &[Gpu]) {
+        let documented = self.gpus.iter().any(|gpu| gpu.mlo_sms.is_some());
         let line = |cells: [&str; 5]| {
             if csv {
                 return cells.join(",");
             }
             let [ordinal, bus, uuid, name, attributes] = cells;
-            format!("{ordinal:<16}{bus:<15}{uuid:<42}{name:<34}{attributes}")
+            format!("{ordinal:<16}{bus:<15}{uuid:<42}{name:<34}{attributes}").trim_end().to_owned()
         };
         self.say(session, &line(["Device Ordinal", "PCI IDs", "UUID", "Name", "Attributes"]));
-        for (ordinal, gpu) in self.devices().into_iter().enumerate() {
-            self.say(session, &line([&ordinal.to_string(), &bus(gpu), &gpu.uuid, &gpu.name, "N/A"]));
+        for (ordinal, gpu) in devices.iter().enumerate() {
+            let parent = match &gpu.part {
+                Some(Part::Mlo { parent, number: 0 }) => {
+                    self.gpus.iter().find(|listed| listed.uuid == *parent)
+                }
+                _ => None,
+            };
+            if let Some(parent) = parent {
+                self.say(session, &line(["N/A", &bus(parent), short(parent), &parent.name, "M"]));
+            }
+            let (uuid, attributes) =
+                if documented { (short(gpu), attributes(gpu)) } else { (gpu.uuid.as_str(), "N/A") };
+            self.say(session, &line([&ordinal.to_string(), &bus(gpu), uuid, &gpu.name, attributes]));
         }
     }
+}
+
+/// Returns the beginning of a UUID that some lists print.
+fn short(gpu: &Gpu) -> &str {
+    gpu.uuid.get(..22).unwrap_or(&gpu.uuid)
+}
+
+/// Returns the attributes of a device as documented: `MD` for an MLOPart device.
+fn attributes(gpu: &Gpu) -> &'static str {
+    if matches!(gpu.part, Some(Part::Mlo { .. })) { "MD" } else { "" }
 }
 
 /// `00000000:00:06.0` as the daemon writes it: `0000:00.06.00`.

@@ -19,11 +19,12 @@ impl Daemon {
             ["add", device, chunks] => self.add_partition(session, device, chunks),
             ["rm", name] => self.remove_partition(session, name),
             ["rm", device, id] => {
-                let name =
-                    match envvar::position(&self.devices(), device).and_then(|ordinal| self.gpu(ordinal)) {
-                        Some(gpu) => format!("{}/{id}", gpu.uuid),
-                        None => format!("{device}/{id}"),
-                    };
+                let name = match envvar::position(&self.listed(), device)
+                    .and_then(|ordinal| self.gpus.get(ordinal))
+                {
+                    Some(gpu) => format!("{}/{id}", gpu.uuid),
+                    None => format!("{device}/{id}"),
+                };
                 self.remove_partition(session, &name);
             }
             _ => self.say(session, "Invalid command format."),
@@ -31,7 +32,7 @@ impl Daemon {
     }
 
     fn add_partition(&mut self, session: &Session, device: &str, chunks: &str) {
-        let Some(ordinal) = envvar::position(&self.devices(), device) else {
+        let Some(ordinal) = envvar::position(&self.listed(), device) else {
             self.say(session, &format!("Invalid device {device}"));
             return;
         };

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::environment::{SEVERAL_USERS, STAGE, USER, log_directory, pipe_directory};
 use super::options::Mode;
+use crate::profile::Gpu;
 use crate::wire::Conn;
 use crate::world::{SERVER, WORLD_VARIABLE, World};
 
@@ -33,6 +34,10 @@ pub(super) struct Server {
     pub(super) child: Child,
     pub(super) pidfd: OwnedFd,
     pub(super) uid: u32,
+    /// True if its clients get MLOPart devices.
+    pub(super) mlopart: bool,
+    /// Its devices: those of the daemon, or the MLOPart devices of these.
+    pub(super) gpus: Vec<Gpu>,
     /// The server's connection, open from the moment it connects until it dies.
     pub(super) conn: Option<Conn>,
     pub(super) ready: bool,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::super::kernel::RELEASE;
-use super::super::profile::SPEAKING_SINCE;
+use super::super::profile::{Gpu, SPEAKING_SINCE};
 use super::super::protocol::{Answer, Grant, Order, Orders, Report};
 use super::super::wire::Conn;
 use super::daemon::{Daemon, Pending};
@@ -21,11 +21,14 @@ use super::server_process::{Server, spawn_server};
 const FAILED_STARTS: u32 = 3;
 
 impl Daemon {
-    pub(super) fn start_server(&mut self, uid: u32) {
+    pub(super) fn start_server(&mut self, uid: u32, mlopart: bool) {
+        let gpus =
+            if mlopart { self.gpus.iter().flat_map(Gpu::mlo_devices).collect() } else { self.gpus.clone() };
         let started = spawn_server(&self.world, self.mode, uid).and_then(|child| {
             let pid = Pid::from_child(&child);
             let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-            Ok(Server { child, pidfd, uid, conn: None, ready: false, taking: false, reported_at: None })
+            let (conn, reported_at) = (None, None);
+            Ok(Server { child, pidfd, uid, mlopart, gpus, conn, ready: false, taking: false, reported_at })
         });
         match started {
             Ok(server) => self.server = Some(server),
@@ -36,7 +39,7 @@ impl Daemon {
     /// A process says that it is the server: it is, if it is the child that was started.
     pub(super) fn adopt_server(&mut self, conn: Conn, pid: i32) {
         let orders = Orders {
-            gpus: self.gpus.clone(),
+            gpus: self.server.as_ref().map(|server| server.gpus.clone()).unwrap_or_default(),
             percentage: self.defaults.percentage,
             priority: self.defaults.priority,
             limits: self.defaults.limits.clone(),

@@ -71,7 +71,7 @@ fn start(world: &World) -> Option<()> {
     let (orders, _) = control.receive_message::<Orders>()?;
     log.line(Voice::Other, "Initializing server process");
 
-    let gpus: Vec<Gpu> = orders.gpus.iter().map(|&index| world.host().gpus[index].clone()).collect();
+    let gpus: Vec<Gpu> = orders.gpus.clone();
     let further = u32::try_from(gpus.len().saturating_sub(1)).unwrap_or(0);
     thread::sleep(world.scaled(INITIALIZING + PER_FURTHER_GPU * further));
     let used = if gpus.len() > 1 { 68 * MIB } else { 66 * MIB };
@@ -183,7 +183,7 @@ impl Server {
     }
 
     fn ordinal(&self, device: &str) -> Option<usize> {
-        envvar::position(&self.gpus.iter().collect::<Vec<_>>(), device)
+        envvar::limited(&self.gpus.iter().collect::<Vec<_>>(), device)
     }
 
     /// Hangs for good, and does not even die with the control process: all that remains of it is its memory.

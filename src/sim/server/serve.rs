@@ -80,8 +80,7 @@ fn process(
         partition: request.partition.clone(),
         conn: Arc::clone(conn),
     });
-    let gpus = (0..server.gpus.len()).map(|ordinal| server.gpus[ordinal].index as usize).collect();
-    Ok(Grant::Welcome { gpus, pid })
+    Ok(Grant::Welcome { gpus: server.gpus.clone(), pid })
 }
 
 fn context(

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use crate::domain::GpuUuid;
 use crate::domain::Inode;
-use crate::domain::gpu::GpuUuid;
 use crate::host::Identity;
 use crate::host::process::death;
 use crate::supervisor::observe::evidence::Pipes;

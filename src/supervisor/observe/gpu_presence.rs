@@ -55,6 +55,14 @@ impl GpuPresence {
     pub(crate) fn blocker(&self, desired: &Desired) -> Option<Blocker> {
         let listed = self.listed.as_ref()?;
         desired.gpus.iter().find_map(|uuid| match listed.get(uuid).map(|gpu| gpu.mig) {
+            None if uuid.is_mig() => Some(Blocker {
+                reason: ConditionReason::GpuMissing,
+                message: format!(
+                    "MIG instance {uuid} is missing: it was destroyed, its GPU has left MIG mode, or the driver cannot describe it \
+                     (nvidia-smi -L lists the instances). Make it again, or put another in its place: \
+                     `mps-manager gpu replace {uuid} --with GPU`"
+                ),
+            }),
             None => Some(Blocker {
                 reason: ConditionReason::GpuMissing,
                 message: format!(
@@ -65,8 +73,8 @@ impl GpuPresence {
             Some(true) => Some(Blocker {
                 reason: ConditionReason::MigEnabled,
                 message: format!(
-                    "{uuid} is in MIG mode, which this manager lists and does not manage: switch MIG mode off \
-                     (nvidia-smi -mig 0), or change the daemon's gpus"
+                    "{uuid} is in MIG mode, where MPS serves its instances and not the whole GPU: change the daemon's gpus to one of its \
+                     instances (`mps-manager gpu list`), or switch MIG mode off (nvidia-smi -mig 0)"
                 ),
             }),
             Some(false) => None,

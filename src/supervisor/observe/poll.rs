@@ -471,6 +471,7 @@ fn facts(
         let (_, value) = environment.as_ref()?.iter().find(|(name, _)| name == wanted)?;
         value.to_str().map(str::to_owned)
     };
+    let devices: Vec<&GpuUuid> = memory.iter().map(|(gpu, _)| gpu).collect();
     let memory = memory
         .iter()
         .filter_map(|(gpu, processes)| {
@@ -503,8 +504,9 @@ fn facts(
             let value = variable(THREAD_PERCENTAGE).and_then(|text| text.trim().parse().ok());
             value.and_then(|value| ThreadPercentage::from_f64(value).ok()).unwrap_or(ThreadPercentage::FULL)
         }),
-        memory_limits: environment
-            .as_ref()
-            .map(|_| variable(MEMORY_LIMITS).map(|value| memory_limits(&value)).unwrap_or_default()),
+        memory_limits: environment.as_ref().map(|_| {
+            let value = variable(MEMORY_LIMITS);
+            value.map(|value| memory_limits(&value, &devices)).unwrap_or_default()
+        }),
     })
 }

@@ -76,8 +76,8 @@ fn gpus_are_listed_in_pci_order() {
 
     let gpus = inventory.gpus().expect("GPUs");
     assert_eq!(gpus.len(), 2);
-    assert_eq!((gpus[0].index, gpus[0].uuid.as_str()), (0, FIRST));
-    assert_eq!((gpus[1].index, gpus[1].uuid.as_str()), (1, SECOND));
+    assert_eq!((gpus[0].index.gpu, gpus[0].uuid.as_str()), (0, FIRST));
+    assert_eq!((gpus[1].index.gpu, gpus[1].uuid.as_str()), (1, SECOND));
     assert_eq!(gpus[0].sms, Some(132));
     assert_eq!(gpus[0].compute_capability, Some(ComputeCapability { major: 9, minor: 0 }));
     assert_eq!(gpus[0].memory_total, Some(TOTAL));

@@ -217,7 +217,7 @@ fn unusable_gpus_and_bypassing_processes_are_reported() {
     change_world(&host, |world| world["gpus"][1]["mig_enabled"] = true.into());
     let seen = examine(&host);
     seen.is("mig", "warn", "GPU 1");
-    seen.cures("mig", "nvidia-smi -i 1 -mig 0");
+    seen.cures("mig", "nvidia-smi mig -i 1 -lgip");
     change_world(&host, |world| world["gpus"] = Value::Array(Vec::new()));
     examine(&host).is("gpus", "fail", "no GPU");
     fs::write(host.runtime("sim/world.json"), "not JSON").unwrap();

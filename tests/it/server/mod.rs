@@ -64,6 +64,7 @@ mod machine;
 mod maintenance;
 mod maintenance_holders;
 mod metrics;
+mod mig;
 mod negotiation;
 mod openapi;
 mod openapi_clients;

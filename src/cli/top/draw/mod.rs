@@ -207,7 +207,7 @@ fn gpu_lines(
     width: usize,
 ) -> Vec<Line<'static>> {
     let daemon = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid));
-    let index = gpu.index.map_or_else(|| "?".to_owned(), |index| index.to_string());
+    let index = gpu.place().map_or_else(|| "?".to_owned(), |index| index.to_string());
     let name = gpu.name.as_deref().unwrap_or("unknown GPU").trim_start_matches("NVIDIA ");
     let phase = daemon.and_then(|daemon| daemon.status.as_ref()).map(|status| word(status.phase));
     let phase = TableCell::state(phase.as_deref().unwrap_or("-"));

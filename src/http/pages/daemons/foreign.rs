@@ -5,6 +5,7 @@ use axum::response::{IntoResponse as _, Redirect};
 
 use crate::domain::client::ClientId;
 use crate::domain::daemon::Management;
+use crate::domain::device_index::DeviceIndex;
 use crate::domain::{DaemonName, Priority};
 use crate::http::extract::{Call, Path};
 use crate::http::pages::format::{self, Amount, Moment};
@@ -38,8 +39,8 @@ async fn foreign_page(call: &Call, id: &str, typed: Option<Form>, refused: FormE
     let form = typed.unwrap_or_else(|| {
         let mut form = Form::default();
         let first = daemon.gpus.iter().flatten().next();
-        let index = gpus.iter().find(|row| Some(&row.gpu.uuid) == first).and_then(|row| row.gpu.index);
-        form.set("name", index.map(|index| format!("gpu{index}")).unwrap_or_default());
+        let index = gpus.iter().find(|row| Some(&row.gpu.uuid) == first).and_then(|row| row.gpu.place());
+        form.set("name", index.map(DeviceIndex::daemon_name).unwrap_or_default());
         form.set("management", if daemon.adoption.managed.possible { "managed" } else { "observed" });
         form
     });

@@ -79,17 +79,17 @@ pub(super) struct NewQuery {
 pub(super) async fn new(call: Call, Query(query): Query<NewQuery>) -> Reply {
     call.ctx.require(Right::Administer)?;
     let gpus = call.gpus().await?;
-    let free: Vec<&GpuRow> = gpus.iter().filter(|row| row.gpu.daemon.is_none()).collect();
+    let free: Vec<&GpuRow> = gpus.iter().filter(|row| row.is_free()).collect();
     let wanted = |row: &&&GpuRow| {
-        let index = row.gpu.index.map(|index| index.to_string());
+        let index = row.gpu.place().map(|index| index.to_string());
         query.gpu.as_deref().is_some_and(|gpu| row.gpu.uuid.as_str() == gpu || index.as_deref() == Some(gpu))
     };
     // The only choice is preselected.
     let chosen = free.iter().find(wanted).or_else(|| free.first().filter(|_| free.len() == 1));
     let gpus = chosen.iter().map(|row| row.gpu.uuid.clone()).collect();
     let mut form = Form::of(&DaemonSpec::of(gpus), DaemonSpec::FIELDS)?;
-    if let Some(index) = chosen.and_then(|row| row.gpu.index) {
-        form.set("name", format!("gpu{index}"));
+    if let Some(index) = chosen.and_then(|row| row.gpu.place()) {
+        form.set("name", index.daemon_name());
     }
     Ok(rendered(&DaemonSpec::page(&call, SpecDraft::new(None, form)).await?))
 }
@@ -153,8 +153,8 @@ impl FormSpec for DaemonSpec<GpuRef> {
         };
         let choice = |row: GpuRow| {
             let holder = row.gpu.daemon.as_ref().filter(|holder| Some(*holder) != edited.as_ref());
-            let mig =
-                (row.gpu.mig_enabled == Some(true)).then(|| "in MIG mode, which is not managed".to_owned());
+            let mig = (row.gpu.mig_enabled == Some(true))
+                .then(|| "in MIG mode: choose one of its instances".to_owned());
             let not = holder.map(|holder| format!("daemon {holder} has it")).or(mig);
             DaemonGpuChoice { is_chosen: form.has("gpus", row.gpu.uuid.as_str()), not, row }
         };

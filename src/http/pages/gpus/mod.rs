@@ -19,6 +19,7 @@ use super::rendered;
 use super::sharing::SharingPicture;
 use super::sorting::{SortColumns, SortValue, Sorting};
 use super::vitals::VitalFigure;
+use crate::domain::device_index::DeviceIndex;
 use crate::domain::history::Measure;
 use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::Enforcement;
@@ -52,8 +53,8 @@ pub(super) async fn name_gpus_by_index(
         return Ok(());
     }
     let gpus = app.service.gpu_views(ctx).await?;
-    let index = |name: &str| gpus.iter().find(|gpu| gpu.uuid.as_str() == name)?.index;
-    let mut entries: Vec<(Option<u32>, String)> = text
+    let index = |name: &str| gpus.iter().find(|gpu| gpu.uuid.as_str() == name)?.place();
+    let mut entries: Vec<(Option<DeviceIndex>, String)> = text
         .split(',')
         .map(|entry| match entry.split_once('=').and_then(|(gpu, size)| Some((index(gpu)?, size))) {
             Some((index, size)) => (Some(index), format!("{index}={size}")),

@@ -30,10 +30,10 @@ impl GpuRow {
     /// Its display name.
     pub(in crate::http::pages) fn called(&self) -> String {
         let missing = if self.gpu.present { "" } else { " (missing)" };
-        match (self.gpu.index, &self.gpu.pci_bus_id) {
+        match (self.gpu.place(), &self.gpu.pci_bus_id) {
             (Some(index), _) => format!("GPU {index}{missing}"),
-            (None, Some(pci)) => format!("GPU at PCI {pci}{missing}"),
-            (None, None) => self.gpu.uuid.to_string(),
+            (None, Some(pci)) if self.gpu.mig.is_none() => format!("GPU at PCI {pci}{missing}"),
+            (None, _) => self.gpu.uuid.to_string(),
         }
     }
 

@@ -71,6 +71,7 @@ fn of_host(host: &HostView, now: i64) -> Vec<Attention> {
             ConditionType::StateDiskFull => "The disk of the state directory is full",
             ConditionType::SocketLost => "Commands on this host cannot reach the manager",
             ConditionType::WaitingForDriver => "The NVIDIA driver is not here yet",
+            ConditionType::HostFileNotApplied => "The host file of the start is not applied",
             ConditionType::EngineFilesNotWritten => "Container engines and systemd are not given the tenants",
             _ => "The database lost its last writes",
         };

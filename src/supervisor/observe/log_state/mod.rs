@@ -9,8 +9,8 @@ use jiff::civil::DateTime;
 
 use super::exact_limits::LoggedLimits;
 use super::external_writes::ExternalWrites;
+use crate::domain::GpuUuid;
 use crate::domain::daemon::ServerStatus;
-use crate::domain::gpu::GpuUuid;
 use crate::mps::log::own::is_own_delimiter;
 use crate::mps::log::{self, LogEvent, LogRecord};
 

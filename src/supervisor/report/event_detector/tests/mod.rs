@@ -3,12 +3,12 @@
 mod faults;
 
 use super::*;
+use crate::domain::GpuUuid;
 use crate::domain::client::MountedDirectories;
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::daemon::{Effective, ServedUser, Server, SessionCounts, Waiting, WaitingClient};
 use crate::domain::drift::Drifted;
 use crate::domain::event::{Details, EventCause};
-use crate::domain::gpu::GpuUuid;
 use crate::domain::wedge::ReplacedProcess;
 use crate::mps::log;
 use crate::supervisor::reconcile::daemon::tests::desired as managed;
