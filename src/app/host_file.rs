@@ -54,7 +54,9 @@ impl App {
             };
             if stop.run_until_cancelled(waiting).await.is_some() {
                 let refused = applier.apply(file).await.err();
-                refused.iter().for_each(|error| tracing::error!(%error, "the host file was not applied"));
+                if let Some(error) = &refused {
+                    tracing::error!(%error, "the host file was not applied");
+                }
                 applier.report(refused.map(|error| (ConditionReason::WriteFailed, error.to_string())));
             }
         });

@@ -139,8 +139,19 @@ impl GpuNames {
 
     /// Replaces each UUID in a text by the full name of its GPU.
     pub(super) fn in_text(&self, text: &str) -> String {
-        let named = |text: String, gpu: &GpuView| text.replace(gpu.uuid.as_str(), &self.full_name(&gpu.uuid));
-        self.0.iter().fold(text.to_owned(), named)
+        let mut named = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(next) = rest.chars().next() {
+            // The name of an MLOPart device begins with the UUID of its GPU.
+            let found = self.0.iter().filter(|gpu| rest.starts_with(gpu.uuid.as_str()));
+            let longest = found.max_by_key(|gpu| gpu.uuid.as_str().len());
+            let length = longest.map_or(next.len_utf8(), |gpu| gpu.uuid.as_str().len());
+            named.push_str(
+                &longest.map_or_else(|| rest[..length].to_owned(), |gpu| self.full_name(&gpu.uuid)),
+            );
+            rest = &rest[length..];
+        }
+        named
     }
 
     /// Returns the GPU with this UUID, if the host lists it.

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum CapabilityName {
     /// A GPU can be divided into static SM partitions (CUDA 13.1).
     StaticPartitions,
+    /// Clients get MLOPart devices in place of whole GPUs (CUDA 13.1, on ARM 13.2).
+    Mlopart,
     /// A daemon takes clients of several users at once (CUDA 12.5).
     MultiUser,
     /// A daemon says whether a server takes clients (CUDA 12.4).
@@ -23,6 +25,7 @@ impl CapabilityName {
     pub fn title(self) -> &'static str {
         match self {
             Self::StaticPartitions => "Static partitions",
+            Self::Mlopart => "MLOPart devices",
             Self::MultiUser => "Several users",
             Self::ServerStatus => "Server status",
             Self::DeviceQuery => "Device list",

@@ -318,6 +318,10 @@ words! {
         Starting,
         /// Its GPUs or its control program know no static partitions.
         StaticModeUnsupported,
+        /// Its MPS has no MLOPart devices.
+        MlopartUnsupported,
+        /// Its server gives clients whole GPUs in place of MLOPart devices.
+        NoMlopartDevices,
         /// Its control program takes clients of one user at a time.
         MultiUserUnsupported,
         /// It could not be stopped.

@@ -10,6 +10,7 @@ use serde::de::{self, IntoDeserializer as _, MapAccess, Visitor};
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::device_index::DeviceIndex;
 use super::gpu::{Gpu, GpuRef};
 use super::{GpuUuid, InvalidValue, MemoryLimit};
 
@@ -27,7 +28,12 @@ impl DeviceMemoryLimit {
     pub fn on(&self, gpu: &GpuUuid) -> Option<MemoryLimit> {
         match self {
             Self::Same(limit) => Some(*limit),
-            Self::PerGpu(limits) => limits.iter().find(|(named, _)| named == gpu).map(|(_, limit)| *limit),
+            // That of an MLOPart device, or else that of its GPU.
+            Self::PerGpu(limits) => {
+                let own = || limits.iter().find(|(named, _)| named == gpu);
+                let of_gpu = || limits.iter().find(|(named, _)| gpu.is_of(named));
+                own().or_else(of_gpu).map(|(_, limit)| *limit)
+            }
         }
     }
 
@@ -35,7 +41,9 @@ impl DeviceMemoryLimit {
     pub fn names_beyond(&self, gpus: &[GpuUuid]) -> Option<&GpuUuid> {
         match self {
             Self::Same(_) => None,
-            Self::PerGpu(limits) => limits.iter().map(|(named, _)| named).find(|named| !gpus.contains(named)),
+            Self::PerGpu(limits) => {
+                limits.iter().map(|(named, _)| named).find(|named| !gpus.iter().any(|gpu| named.is_of(gpu)))
+            }
         }
     }
 
@@ -69,18 +77,16 @@ impl DeviceMemoryLimit<GpuRef> {
             Self::Same(limit) => return Ok(DeviceMemoryLimit::Same(limit)),
             Self::PerGpu(limits) => limits,
         };
-        let mut resolved: Vec<(&Gpu, MemoryLimit)> = Vec::with_capacity(limits.len());
+        let mut resolved: Vec<(DeviceIndex, GpuUuid, MemoryLimit)> = Vec::with_capacity(limits.len());
         for (named, limit) in limits {
-            let gpu = named.resolve(host)?;
-            if resolved.iter().any(|(other, _)| other.uuid == gpu.uuid) {
-                return Err(InvalidValue(format!("GPU {} has two limits: give it one", gpu.index)));
+            let (index, uuid) = named.resolve_device(host)?;
+            if resolved.iter().any(|(_, other, _)| *other == uuid) {
+                return Err(InvalidValue(format!("GPU {index} has two limits: give it one")));
             }
-            resolved.push((gpu, limit));
+            resolved.push((index, uuid, limit));
         }
-        resolved.sort_by_key(|(gpu, _)| gpu.index);
-        Ok(DeviceMemoryLimit::PerGpu(
-            resolved.into_iter().map(|(gpu, limit)| (gpu.uuid.clone(), limit)).collect(),
-        ))
+        resolved.sort_by_key(|(index, ..)| *index);
+        Ok(DeviceMemoryLimit::PerGpu(resolved.into_iter().map(|(_, uuid, limit)| (uuid, limit)).collect()))
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::client::ClientId;
+use super::mlopart::MlopartDevice;
 use super::partitions::GpuPartitions;
 use super::{GpuUuid, Priority, ThreadPercentage};
 
@@ -50,6 +51,11 @@ impl Effective {
     pub fn is_serving(&self) -> bool {
         self.servers.iter().any(Server::is_active)
     }
+
+    /// Returns the MLOPart devices of its servers.
+    pub fn mlopart_devices(&self) -> impl Iterator<Item = &MlopartDevice> {
+        self.servers.iter().flat_map(|server| server.mlopart_devices.iter().flatten())
+    }
 }
 
 /// An MPS server.
@@ -68,6 +74,9 @@ pub struct Server {
     pub active_thread_percentage: Option<ThreadPercentage>,
     /// Its memory limits, one a GPU.
     pub memory_limits: Vec<MemoryReading>,
+    /// Its MLOPart devices: none for a server that MPS has started by itself. `null` on a daemon that is not to have any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mlopart_devices: Option<Vec<MlopartDevice>>,
     /// Clients that keep a server with a fatal GPU error from taking new ones: those that the error affects and that are still connected.
     #[serde(default)]
     pub held_by: Vec<FaultHolder>,
@@ -117,9 +126,14 @@ impl std::fmt::Display for ServerStatus {
 }
 
 impl Server {
-    /// Returns true if it takes clients.
+    /// Returns true if it takes clients, and gives them the devices that they are to have.
     pub fn is_active(&self) -> bool {
-        self.status == ServerStatus::Active
+        self.status == ServerStatus::Active && !self.lacks_mlopart()
+    }
+
+    /// Returns true if it gives its clients whole GPUs on a daemon whose clients are to have MLOPart devices.
+    pub fn lacks_mlopart(&self) -> bool {
+        self.mlopart_devices.as_ref().is_some_and(Vec::is_empty)
     }
 
     /// Returns true if a fatal GPU error keeps it from taking clients.

@@ -371,6 +371,7 @@ mod tests {
     fn in_force(defaults: Vec<MemoryReading>, server: Option<(u16, Vec<MemoryReading>)>) -> InForce {
         let tenths = |tenths| ThreadPercentage::from_tenths(tenths).expect("a percentage");
         let servers = server.map(|(percentage, memory_limits)| Server {
+            mlopart_devices: None,
             pid: 7,
             start_time: 1,
             uid: Some(0),

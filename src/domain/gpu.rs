@@ -7,18 +7,19 @@ use serde::{Deserialize, Serialize};
 
 use super::device_index::{DeviceIndex, DevicePart, PLACES};
 use super::mig::MigInstance;
+use super::mlopart::MlopartDevice;
 use super::{GpuUuid, InvalidValue, plain_number};
 
 /// Pattern of the names of a GPU, for the API document.
 pub(super) fn names() -> String {
     format!(
-        "({PLACES}|([Gg][Pp][Uu]|[Mm][Ii][Gg])-[0-9A-Fa-f-]{{1,36}}|\
+        "({PLACES}|([Gg][Pp][Uu]|[Mm][Ii][Gg])-[0-9A-Fa-f-]{{1,36}}(-mlo[0-9]{{1,3}})?|\
          ([0-9A-Fa-f]{{4,8}}:)?[0-9A-Fa-f]{{2}}:[0-9A-Fa-f]{{2}}\\.[0-7])"
     )
 }
 
-/// A GPU as people name it: by UUID or the beginning of one, by index in PCI order, or by PCI address. A MIG instance is named by UUID, or
-/// by its place on its GPU.
+/// A GPU as people name it: by UUID or the beginning of one, by index in PCI order, or by PCI address. A MIG instance or an
+/// MLOPart device is named by UUID, or by its place on its GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GpuRef(pub String);
@@ -39,7 +40,10 @@ impl GpuRef {
         let is_kind = |head: &str| head.eq_ignore_ascii_case("GPU-") || head.eq_ignore_ascii_case("MIG-");
         let uuid = text.split_at_checked(4).filter(|(head, _)| is_kind(head));
         if let Some((_, tail)) = uuid {
-            return (1..=36).contains(&tail.len())
+            let (tail, number) = tail.split_once("-mlo").unwrap_or((tail, "0"));
+            let is_number = (1..=3).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
+            return is_number
+                && (1..=36).contains(&tail.len())
                 && tail.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
         }
         let Some((address, function)) = text.rsplit_once('.') else { return false };
@@ -59,8 +63,8 @@ impl utoipa::PartialSchema for GpuRef {
         utoipa::openapi::schema::ObjectBuilder::new()
             .schema_type(utoipa::openapi::schema::Type::String)
             .description(Some(
-                "A GPU: its UUID or a unique beginning of it, its index in PCI order, or its PCI address. A MIG instance: its UUID or a \
-                 unique beginning of it, or its place on its GPU, as `0/mig1`.",
+                "A GPU: its UUID or a unique beginning of it, its index in PCI order, or its PCI address. A MIG instance or an \
+                 MLOPart device: its UUID or a unique beginning of it, or its place on its GPU, as `0/mig1` or `0/mlo1`.",
             ))
             .pattern(Some(format!("^{}$", names())))
             .examples([serde_json::json!("0")])
@@ -102,11 +106,14 @@ impl GpuRef {
                 .ok_or_else(|| InvalidValue(format!("there is no GPU {index}: {}", listed())));
         }
         let lower = text.to_ascii_lowercase();
-        let prefix =
-            |gpu: &Gpu| lower.len() > 4 && gpu.uuid.as_str().to_ascii_lowercase().starts_with(&lower);
-        // A MIG instance has the address of its GPU, which names the GPU.
+        // The name of an MLOPart device begins with the UUID of its GPU, which names the GPU.
+        let prefix = |gpu: &Gpu| match &gpu.mlopart {
+            Some(device) => device.has_uuid(text) || gpu.uuid.as_str().eq_ignore_ascii_case(text),
+            None => lower.len() > 4 && gpu.uuid.as_str().to_ascii_lowercase().starts_with(&lower),
+        };
+        // A part of a GPU has its address, which names the GPU.
         let address = |gpu: &Gpu| {
-            let board = gpu.pci_bus_id.as_ref().filter(|_| gpu.mig.is_none());
+            let board = gpu.pci_bus_id.as_ref().filter(|_| gpu.is_whole());
             board.as_ref().is_some_and(|id| id.to_ascii_lowercase().ends_with(&lower) && lower.len() >= 7)
         };
         let mut matches = host.iter().filter(|gpu| prefix(gpu) || address(gpu));
@@ -117,6 +124,21 @@ impl GpuRef {
             }
             (None, _) => Err(InvalidValue(format!("there is no GPU {shown:?}: {}", listed()))),
         }
+    }
+
+    /// Finds the device that is meant, by its place and name. An MLOPart device is listed only while a server has it, and may be named
+    /// before that.
+    pub fn resolve_device(&self, host: &[Gpu]) -> Result<(DeviceIndex, GpuUuid), InvalidValue> {
+        let unlisted = |error| {
+            let parts = self.0.split_once("/mlo").or_else(|| self.0.split_once("-mlo"));
+            let (gpu, number) = parts.ok_or(error)?;
+            let whole = Self(gpu.to_owned()).resolve(host)?;
+            let number = plain_number(number).filter(|_| whole.is_whole() && number.len() <= 3);
+            let number = number.ok_or_else(|| InvalidValue(format!("{:?} is no device of a GPU", self.0)))?;
+            let index = DeviceIndex { part: Some(DevicePart::Mlo(number)), ..whole.index };
+            Ok((index, whole.uuid.with_mlo(number)))
+        };
+        self.resolve(host).map(|gpu| (gpu.index, gpu.uuid.clone())).or_else(unlisted)
     }
 }
 
@@ -219,6 +241,9 @@ pub struct Gpu {
     /// The GPU and the size of a MIG instance; `None` for a GPU.
     #[serde(default)]
     pub mig: Option<MigInstance>,
+    /// An MLOPart device, as its server lists it; `None` for what the driver lists.
+    #[serde(default)]
+    pub mlopart: Option<MlopartDevice>,
     /// True if the driver lists it now; if not, its memory use and its modes are not known.
     pub present: bool,
     /// Its device file, as `/dev/nvidia0`; `None` where the driver does not report it.
@@ -227,6 +252,11 @@ pub struct Gpu {
 }
 
 impl Gpu {
+    /// Returns true for a GPU, and false for a part of one.
+    pub fn is_whole(&self) -> bool {
+        self.index.part.is_none()
+    }
+
     /// Returns true for a GPU before Volta, which has no limits, no shares and one user at a time; false if the driver does not report its
     /// compute capability.
     pub fn is_before_volta(&self) -> bool {
@@ -295,6 +325,7 @@ impl GpuFacts {
             compute_mode: None,
             mig_enabled: false,
             mig,
+            mlopart: None,
             present: false,
             device_file,
         }
@@ -333,6 +364,18 @@ pub fn full_name(uuid: &GpuUuid, host: &[Gpu]) -> String {
     let gpu = host.iter().find(|gpu| gpu.uuid == *uuid);
     let index = gpu.and_then(|gpu| shown_index(gpu, host));
     index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index} ({uuid})"))
+}
+
+/// First compute capability with MLOPart devices (NVIDIA's documentation names 10.0 and 10.3, and newer ones).
+const MLOPART_SINCE: u32 = 10;
+
+/// Returns the reason why a GPU can have no MLOPart devices; `None` if it may, or if its driver does not say.
+pub fn lacks_mlopart(gpu: &Gpu) -> Option<String> {
+    let old = gpu.compute_capability.filter(|capability| capability.major < MLOPART_SINCE)?;
+    Some(format!(
+        "GPU {} ({}) has compute capability {old}, and MLOPart devices need {MLOPART_SINCE}.0 or newer: leave mlopart out",
+        gpu.index, gpu.name
+    ))
 }
 
 /// Returns the remedy for a GPU in MIG mode that was named as a whole: its instances, or how to make some.
@@ -382,9 +425,18 @@ mod tests {
 
     #[test]
     fn names_of_gpus_are_well_formed() {
-        for good in
-            ["0", "0/mig1", "MIG-5", "123456789", "GPU-0", "gpu-74d43ed3-aa", "0000:1a:00.0", "1A:00.7"]
-        {
+        for good in [
+            "0",
+            "0/mig1",
+            "MIG-5",
+            "0/mlo1",
+            "GPU-1a-mlo1",
+            "123456789",
+            "GPU-0",
+            "gpu-74d43ed3-aa",
+            "0000:1a:00.0",
+            "1A:00.7",
+        ] {
             assert!(GpuRef(good.into()).is_well_formed(), "{good}");
         }
         for bad in [

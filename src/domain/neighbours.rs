@@ -20,7 +20,8 @@ impl<'t> LimitsByGpu<'t> {
             let mut by_gpu = vec![<[Vec<&TenantName>; 2]>::default(); daemon.spec.gpus.len()];
             for tenant in tenants.iter().filter(|tenant| tenant.spec.daemon == daemon.name) {
                 for (gpu, both) in daemon.spec.gpus.iter().zip(&mut by_gpu) {
-                    if tenant.spec.sees(gpu) {
+                    // With MLOPart devices the server has no limit whatever its tenants have.
+                    if tenant.spec.sees(gpu) && !daemon.spec.mlopart {
                         both[usize::from(is_limited(tenant, daemon, gpu))].push(&tenant.name);
                     }
                 }

@@ -57,6 +57,8 @@ pub struct Desired {
     pub mode: Mode,
     /// The layout of its partitions; the code that reads it adds it.
     pub layout: Option<DesiredLayout>,
+    /// True if its server is to have MLOPart devices.
+    pub mlopart: bool,
     /// True if clients of several users may be connected at once.
     pub multi_user: bool,
     /// The user whose server is started ahead of the first client.
@@ -153,6 +155,10 @@ pub fn desired(
         .collect::<Result<_, _>>()?;
     let memory_limits = (daemon.gpus.iter().enumerate())
         .map(|(ordinal, uuid)| {
+            // Which of its devices the server would take an ordinal for is not documented: the limit stands in the environment alone.
+            if daemon.mlopart {
+                return None;
+            }
             // MPS applies them by the client's own ordinals (recordings 05 and 07): to the first GPU that a tenant sees, whichever it is,
             // that of the daemon's first.
             let own = |tenant: &Resolved| Some(tenant.memory.get(tenant.gpus.get(ordinal)?).copied());
@@ -198,6 +204,7 @@ pub fn desired(
         gpus: daemon.gpus.clone(),
         mode: daemon.mode,
         layout: None,
+        mlopart: daemon.mlopart,
         multi_user: daemon.multi_user,
         server_uid,
         memory_limits,

@@ -6,6 +6,7 @@ use super::count::counted;
 use super::daemon::{DaemonSpec, Mode};
 use super::gpu::Gpu;
 use super::memory::Bytes;
+use super::mlopart::MlopartDevice;
 use super::percentage::{is_measured, percentage_for, sms_for};
 use super::provisioning::ShareBasis;
 use super::tenant::{
@@ -16,8 +17,10 @@ use super::{GpuUuid, InvalidValue, MemoryLimit, Priority, ThreadPercentage};
 /// A tenant's values with every default filled in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
-    /// The GPUs it sees, in the daemon's order.
+    /// The GPUs it sees, in the daemon's order; the MLOPart devices that it sees, once those of the server are known ([`Self::on_devices`]).
     pub gpus: Vec<GpuUuid>,
+    /// UUIDs of these MLOPart devices, by which processes name them.
+    pub mlopart: BTreeMap<GpuUuid, String>,
     /// Its memory limit on each GPU that has one; on the others it is the whole GPU.
     pub memory: BTreeMap<GpuUuid, MemoryLimit>,
     /// Its thread percentage.
@@ -26,12 +29,43 @@ pub struct Resolved {
     pub priority: Priority,
     /// Mode of its daemon: in static mode its partition determines the SMs that it sees, and no percentage does.
     pub mode: Mode,
+    /// True if its daemon gives MLOPart devices, of which no SMs are known but those that a client has seen.
+    pub has_parts: bool,
 }
 
 impl Resolved {
-    /// Returns the SMs that a client is predicted to see on a GPU of `total` SMs; `None` if a partition decides it.
+    /// Returns the SMs that a client is predicted to see on a device of `total` SMs; `None` if a partition decides it, or if its MLOPart devices
+    /// are not known.
     pub fn predicted_sms(&self, total: u32) -> Option<u32> {
-        (self.mode == Mode::Shared).then(|| sms_for(self.percentage, total))
+        let is_known = !self.has_parts || !self.mlopart.is_empty();
+        (self.mode == Mode::Shared && is_known).then(|| sms_for(self.percentage, total))
+    }
+
+    /// Replaces its GPUs by the MLOPart devices that it sees of them; `devices` are those that the daemon's server has.
+    pub fn on_devices(&mut self, devices: &[MlopartDevice]) -> Result<(), InvalidValue> {
+        let mut parts = Vec::new();
+        for gpu in &self.gpus {
+            let of_gpu = devices.iter().filter(|device| device.name().is_of(gpu));
+            let before = parts.len();
+            parts.extend(
+                of_gpu.map(|device| (device.name(), device.uuid.clone(), self.memory.get(gpu).copied())),
+            );
+            if parts.len() == before {
+                let there: Vec<String> = devices.iter().map(|device| device.name().to_string()).collect();
+                let there = if there.is_empty() {
+                    "it has none now".to_owned()
+                } else {
+                    format!("it has {}", there.join(", "))
+                };
+                return Err(InvalidValue(format!(
+                    "the daemon's server has no MLOPart device {gpu}: {there}"
+                )));
+            }
+        }
+        self.gpus = parts.iter().map(|(name, ..)| name.clone()).collect();
+        self.memory = parts.iter().filter_map(|(name, _, limit)| Some((name.clone(), (*limit)?))).collect();
+        self.mlopart = parts.into_iter().map(|(name, uuid, _)| (name, uuid)).collect();
+        Ok(())
     }
 }
 
@@ -49,9 +83,13 @@ pub fn percentage_of(
     Ok(stated.or_else(given).unwrap_or(ThreadPercentage::FULL))
 }
 
-/// Returns the GPUs that a tenant sees, in the daemon's order.
+/// Returns the GPUs that a tenant sees, in the daemon's order; of a GPU of which it names MLOPart devices, these.
 pub fn gpus_of(spec: &TenantSpec, daemon: &DaemonSpec) -> Vec<GpuUuid> {
-    daemon.gpus.iter().filter(|uuid| spec.sees(uuid)).cloned().collect()
+    let named = |gpu: &GpuUuid| -> Vec<GpuUuid> {
+        spec.gpus.iter().filter(|named| named.is_of(gpu)).cloned().collect()
+    };
+    let of = |gpu: &GpuUuid| if spec.gpus.is_empty() { vec![gpu.clone()] } else { named(gpu) };
+    daemon.gpus.iter().flat_map(of).collect()
 }
 
 /// Returns the percentage that a tenant states itself; `sms` becomes the smallest percentage that gives it.
@@ -63,6 +101,10 @@ pub fn stated_percentage(
     gpus: &[Gpu],
 ) -> Result<Option<ThreadPercentage>, InvalidValue> {
     let percentage = match (spec.sms, spec.active_thread_percentage) {
+        (Some(_), _) if daemon.mlopart => {
+            let text = "nothing tells beforehand how many SMs an MLOPart device has: give active_thread_percentage instead";
+            return Err(InvalidValue(text.into()));
+        }
         (Some(sms), _) => {
             let visible = gpus_of(spec, daemon);
             let mut totals: Vec<u32> =
@@ -102,6 +144,8 @@ pub fn resolve(
     Ok(Resolved {
         memory: limits.collect(),
         gpus: visible,
+        mlopart: BTreeMap::new(),
+        has_parts: daemon.mlopart,
         percentage,
         priority: spec.priority.or(daemon.defaults.priority).unwrap_or_default(),
         mode: daemon.mode,
@@ -172,7 +216,9 @@ pub fn effective(
         threads: EffectiveThreads {
             active_thread_percentage: resolved.percentage,
             predicted_sms: sms.and_then(|total| resolved.predicted_sms(total)),
-            measured_on_this_gpu: resolved.mode == Mode::Shared && mine.iter().all(|gpu| is_measured(gpu)),
+            measured_on_this_gpu: resolved.mode == Mode::Shared
+                && !resolved.has_parts
+                && mine.iter().all(|gpu| is_measured(gpu)),
             enforced_by: threads,
             partitions: Vec::new(),
         },

@@ -50,7 +50,8 @@ pub fn status<'t>(
     for (name, spec) in tenants {
         let percentage = resolve(spec, daemon, Some(&basis), gpus).ok()?.percentage;
         let of = |uuid| {
-            let total = gpus.iter().find(|gpu| gpu.uuid == uuid).and_then(|gpu| gpu.sms);
+            let total =
+                gpus.iter().find(|gpu| gpu.uuid == uuid).and_then(|gpu| gpu.sms).filter(|_| !daemon.mlopart);
             SmShare::of(uuid, percentage, total)
         };
         shares.push(TenantShare {

@@ -158,8 +158,10 @@ impl SharedDaemon<'_> {
         let spec = &self.daemon.spec;
         let basis = shares::basis(spec, self.tenants.iter().map(|tenant| &tenant.spec), self.gpus);
         let basis = basis.ok().flatten();
+        // A share of an MLOPart device is not one of its GPU.
+        let total = gpu.sms.filter(|_| !spec.mlopart || gpu.mlopart.is_some());
         let mut tenants = Vec::new();
-        let mut is_divided = true;
+        let mut is_divided = total.is_some();
         for tenant in self.tenants.iter().filter(|tenant| tenant.spec.sees(&gpu.uuid)) {
             let percentage = percentage_of(&tenant.spec, spec, basis.as_ref(), self.gpus).ok();
             let partition = self.partition_of(&tenant.name, &gpu.uuid);
@@ -169,7 +171,7 @@ impl SharedDaemon<'_> {
                 name: tenant.name.clone(),
                 colour: tenant.directory.colour(),
                 sms: match share {
-                    Some(share) => gpu.sms.map(|total| sms_for(share, total)),
+                    Some(share) => total.map(|total| sms_for(share, total)),
                     None => partition.and_then(|partition| partition.sms),
                 },
                 sms_by: share.map_or(EnforcedBy::None, |share| self.holder_of(share)),

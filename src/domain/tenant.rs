@@ -146,10 +146,10 @@ fn labels() -> utoipa::openapi::schema::Object {
 impl TenantSpec<GpuRef> {
     /// Resolves its GPUs to UUIDs, in PCI order; an error comes with the field that names an unknown GPU.
     pub fn resolve_gpus(self, host: &[Gpu]) -> Result<TenantSpec, (&'static str, InvalidValue)> {
-        let gpus = self.gpus.iter().map(|gpu| gpu.resolve(host)).collect::<Result<Vec<&Gpu>, _>>();
+        let gpus = self.gpus.iter().map(|gpu| gpu.resolve_device(host)).collect::<Result<Vec<_>, _>>();
         let mut gpus = gpus.map_err(|error| ("gpus", error))?;
-        gpus.sort_by_key(|gpu| gpu.index);
-        let gpus: Vec<GpuUuid> = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
+        gpus.sort_by_key(|(index, _)| *index);
+        let gpus: Vec<GpuUuid> = gpus.into_iter().map(|(_, uuid)| uuid).collect();
         let Self {
             daemon,
             uid,
@@ -190,9 +190,9 @@ impl TenantSpec<GpuRef> {
 }
 
 impl TenantSpec {
-    /// Returns true if the tenant sees this GPU of its daemon.
+    /// Returns true if the tenant sees this GPU of its daemon or an MLOPart device of it, or this device.
     pub fn sees(&self, gpu: &GpuUuid) -> bool {
-        self.gpus.is_empty() || self.gpus.contains(gpu)
+        self.gpus.is_empty() || self.gpus.iter().any(|named| named.is_of(gpu) || gpu.is_of(named))
     }
 
     /// Returns its memory limit on a GPU: its own, or the daemon's default.
@@ -249,6 +249,13 @@ impl TenantSpec {
         let mut named = std::collections::BTreeSet::new();
         if let Some(twice) = self.gpus.iter().find(|uuid| !named.insert(*uuid)) {
             return Err(("gpus", InvalidValue(format!("{twice} is named twice: name each GPU once"))));
+        }
+        if let Some(part) =
+            self.gpus.iter().find(|uuid| uuid.mlo().is_some() && named.contains(&uuid.whole()))
+        {
+            let text =
+                format!("{part} is a device of {}, which is named too: name one of the two", part.whole());
+            return Err(("gpus", InvalidValue(text)));
         }
         let unseen = self.device_memory_limit.as_ref().filter(|_| !self.gpus.is_empty());
         if let Some(unseen) = unseen.and_then(|limit| limit.names_beyond(&self.gpus)) {

@@ -18,6 +18,7 @@ pub(crate) fn h200(index: u32) -> Gpu {
         compute_mode: Some(ComputeMode::Default),
         mig_enabled: false,
         mig: None,
+        mlopart: None,
         present: true,
         device_file: None,
     }

@@ -93,6 +93,7 @@ impl NvmlInventory {
             // A GPU that cannot do MIG answers "not supported".
             mig_enabled: device.mig_mode().is_ok_and(|mode| mode.current == 1),
             mig: None,
+            mlopart: None,
             present: true,
             device_file: device.minor_number().ok().map(device_file),
             uuid,

@@ -242,6 +242,7 @@ impl Inventory for SimInventory {
                 Ok(Gpu {
                     index: index.into(),
                     mig: None,
+                    mlopart: None,
                     mig_enabled: gpu.mig_enabled || self.is_marked(&gpu.uuid, MIG),
                     present: true,
                     device_file: reported("device_file").then(|| self.device_file(gpu.minor)),

@@ -50,7 +50,13 @@ impl NodeOffer {
     fn add(&mut self, daemon: &DaemonView, gpus: &[GpuView]) {
         let Some((clients, share)) = share(&daemon.spec) else { return };
         let fault = fault(daemon);
-        for gpu in &daemon.spec.gpus {
+        // With MLOPart devices a place is on one of these.
+        let part_of =
+            |view: &&GpuView| view.mlopart.as_ref().is_some_and(|part| daemon.spec.gpus.contains(&part.gpu));
+        let parts = gpus.iter().filter(part_of).map(|view| &view.uuid);
+        let devices: Vec<&GpuUuid> =
+            if daemon.spec.mlopart { parts.collect() } else { daemon.spec.gpus.iter().collect() };
+        for gpu in devices {
             let gpu_view = gpus.iter().find(|gpu_view| gpu_view.uuid == *gpu);
             let limit = daemon.spec.defaults.device_memory_limit.as_ref().and_then(|limit| limit.on(gpu));
             let total = gpu_view.and_then(|gpu_view| gpu_view.memory_total);

@@ -86,8 +86,8 @@ pub enum Command {
     GetDefaultPriority,
     /// `set_default_client_priority`: reaches a running server at once
     SetDefaultPriority(Priority),
-    /// `start_server -uid`: replaces a running server of another uid
-    StartServer { uid: u32 },
+    /// `start_server -uid UID [-mlopart]`: replaces a running server of another uid, and with `-mlopart` one without (13.1; not recorded)
+    StartServer { uid: u32, mlopart: bool },
     /// `shutdown_server PID`, which `--help` does not list
     ShutdownServer { server: u32 },
     /// `terminate_client`: hangs the whole daemon while the client is stopped
@@ -141,7 +141,9 @@ impl Command {
             Self::SetDefaultPriority(priority) => {
                 format!("set_default_client_priority {}", priority.as_mps())
             }
-            Self::StartServer { uid } => format!("start_server -uid {uid}"),
+            Self::StartServer { uid, mlopart } => {
+                format!("start_server -uid {uid}{}", if *mlopart { " -mlopart" } else { "" })
+            }
             Self::ShutdownServer { server } => format!("shutdown_server {server}"),
             Self::TerminateClient { server, client } => format!("terminate_client {server} {client}"),
             Self::Quit { timeout: None } => "quit".into(),
@@ -238,7 +240,8 @@ mod tests {
                 "set_default_device_pinned_mem_limit GPU-9f9440d9-f2a5-ca07-f0dc-0904b990eecc 4096M",
             ),
             (Command::SetDefaultPriority(Priority::BelowNormal), "set_default_client_priority 1"),
-            (Command::StartServer { uid: 1000 }, "start_server -uid 1000"),
+            (Command::StartServer { uid: 1000, mlopart: false }, "start_server -uid 1000"),
+            (Command::StartServer { uid: 1000, mlopart: true }, "start_server -uid 1000 -mlopart"),
             (Command::TerminateClient { server: 511, client: 669 }, "terminate_client 511 669"),
             (Command::Quit { timeout: None }, "quit"),
             (Command::Quit { timeout: Some(2) }, "quit -t 2"),
@@ -284,8 +287,8 @@ mod tests {
                 "{command}"
             );
         }
-        assert_eq!(Command::StartServer { uid: 0 }.effect(), Effect::Once);
+        assert_eq!(Command::StartServer { uid: 0, mlopart: false }.effect(), Effect::Once);
         assert!(Command::TerminateClient { server: 1, client: 2 }.runs_alone());
-        assert!(!Command::StartServer { uid: 0 }.runs_alone());
+        assert!(!Command::StartServer { uid: 0, mlopart: false }.runs_alone());
     }
 }

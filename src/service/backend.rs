@@ -207,11 +207,11 @@ impl Backend {
         (self.parts.store.last_commit(), *self.parts.fleet.context().publications.borrow())
     }
 
-    /// The GPUs of this host, and missing GPUs that a daemon holds. When the driver does not answer, the last known list is
+    /// The GPUs of this host with their MLOPart devices, and missing GPUs that a daemon holds. When the driver does not answer, the last known list is
     /// used.
     pub(super) async fn gpus(&self) -> Result<Vec<Gpu>> {
         let gpus = self.query_inventory(Inventory::known_gpus).await?;
-        Ok(known(gpus.map_err(unavailable)?, &*self.stored_gpus().await?))
+        self.with_mlopart(known(gpus.map_err(unavailable)?, &*self.stored_gpus().await?)).await
     }
 
     /// Returns the GPUs for callers that only need those held by daemons, which are known even if the driver never answered.
@@ -222,7 +222,7 @@ impl Backend {
                 Err(InventoryError::Silent { .. }) => Vec::new(),
                 gpus => gpus.map_err(unavailable)?,
             };
-            Ok(known(gpus, &*self.stored_gpus().await?))
+            self.with_mlopart(known(gpus, &*self.stored_gpus().await?)).await
         };
         once(|readings| &readings.held_gpus, read).await
     }

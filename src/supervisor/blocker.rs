@@ -40,6 +40,7 @@ impl Blocker {
                 | ConditionReason::ProgramsOfAnotherDriver
                 | ConditionReason::ShapeDiffers
                 | ConditionReason::StaticModeUnsupported
+                | ConditionReason::MlopartUnsupported
                 | ConditionReason::MultiUserUnsupported
         )
     }

@@ -145,6 +145,7 @@ impl SupervisorContext {
         let partitioned = if foreign.daemon.mode == Mode::Static { gpus.as_slice() } else { &[] };
         let server_status = self.capability.server_status();
         let target = PollTarget {
+            mlopart: false,
             control: &*control,
             partitioned,
             deadline: self.deadline,

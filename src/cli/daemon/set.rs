@@ -55,6 +55,9 @@ spec_fields! {
         /// Desired state: running or stopped
         desired_state: Option<String>, ["desired_state"],
             (long, value_name = "STATE", hide_possible_values = true, value_parser = ["running", "stopped"]);
+        /// Give clients MLOPart devices in place of whole GPUs
+        mlopart: Option<bool>, ["mlopart"],
+            (long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true");
         /// Let clients of several users be connected at once
         multi_user: Option<bool>, ["multi_user"],
             (long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true");

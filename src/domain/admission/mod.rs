@@ -40,7 +40,7 @@ pub fn admit(
     for (name, tenant) in tenants {
         on_gpus_of(daemon_name, daemon, name, tenant, gpus)?;
         percentage_of(tenant, daemon, None, gpus)
-            .map_err(|error| AdmissionError { field: "sms", detail: error.to_string() })?;
+            .map_err(|error| AdmissionError { field: "sms", detail: format!("tenant {name}: {error}") })?;
     }
     numbered_gpus(daemon_name, daemon, tenants)?;
     no_percentages(daemon_name, daemon, tenants)?;
@@ -81,8 +81,11 @@ pub fn on_gpus_of(
     tenant: &TenantSpec,
     gpus: &[Gpu],
 ) -> Result<(), AdmissionError> {
-    let beyond =
-        tenant.gpus.iter().find(|uuid| !daemon.gpus.contains(uuid)).map(|gpu| ("gpus", "names", gpu));
+    if let Some(device) = tenant.gpus.iter().find(|gpu| gpu.mlo().is_some()) {
+        on_devices_of(daemon_name, daemon, name, device, gpus)?;
+    }
+    let is_beyond = |uuid: &&GpuUuid| !daemon.gpus.iter().any(|gpu| uuid.is_of(gpu));
+    let beyond = tenant.gpus.iter().find(is_beyond).map(|gpu| ("gpus", "names", gpu));
     let limit = tenant.device_memory_limit.as_ref();
     let limited = || Some(("device_memory_limit", "limits", limit?.names_beyond(&daemon.gpus)?));
     let Some((field, does, foreign)) = beyond.or_else(limited) else { return Ok(()) };
@@ -97,6 +100,33 @@ pub fn on_gpus_of(
     })
 }
 
+/// Refuses a tenant that names an MLOPart device which its daemon does not give, or which its server is known not to have.
+fn on_devices_of(
+    daemon_name: &str,
+    daemon: &DaemonSpec,
+    name: &TenantName,
+    device: &GpuUuid,
+    gpus: &[Gpu],
+) -> Result<(), AdmissionError> {
+    let refused = |detail| Err(AdmissionError { field: "gpus", detail });
+    if !daemon.mlopart {
+        return refused(format!(
+            "tenant {name} names the MLOPart device {device}, and the clients of daemon {daemon_name} get whole GPUs: set mlopart on the \
+             daemon, or name the GPU"
+        ));
+    }
+    let listed: Vec<&Gpu> =
+        gpus.iter().filter(|gpu| gpu.mlopart.is_some() && gpu.uuid.whole() == device.whole()).collect();
+    if listed.is_empty() || listed.iter().any(|gpu| gpu.uuid == *device) {
+        return Ok(());
+    }
+    let places: Vec<String> = listed.iter().map(|gpu| gpu.index.to_string()).collect();
+    refused(format!(
+        "tenant {name} names {device}, which the daemon's server does not have: it has {}",
+        places.join(", ")
+    ))
+}
+
 /// Refuses ordinals on a daemon with several GPUs: the order in which a client numbers them was not recorded.
 fn numbered_gpus(
     daemon_name: &str,
@@ -104,7 +134,7 @@ fn numbered_gpus(
     tenants: &[Sharer<'_>],
 ) -> Result<(), AdmissionError> {
     let by_ordinal = |(_, tenant): &&Sharer<'_>| tenant.visible_devices == VisibleDevices::Ordinal;
-    match tenants.iter().find(by_ordinal).filter(|_| daemon.gpus.len() > 1) {
+    match tenants.iter().find(by_ordinal).filter(|_| daemon.gpus.len() > 1 || daemon.mlopart) {
         None => Ok(()),
         Some((name, _)) => Err(AdmissionError {
             field: "visible_devices",

@@ -43,11 +43,11 @@ impl ContainerAccess {
 pub fn defaults(resolved: &Resolved, host: &[Gpu], set: &[(String, String)]) -> BTreeMap<String, String> {
     let gpus: Vec<&Gpu> = host.iter().filter(|gpu| resolved.gpus.contains(&gpu.uuid)).collect();
     let unset = MANAGED.iter().filter(|name| set.iter().all(|(given, _)| given != *name));
-    unset.map(|name| ((*name).to_owned(), default_of(name, &gpus))).collect()
+    unset.map(|name| ((*name).to_owned(), default_of(name, &gpus, resolved))).collect()
 }
 
 /// Returns the neutral value of a variable, with which it changes nothing.
-fn default_of(name: &str, gpus: &[&Gpu]) -> String {
+fn default_of(name: &str, gpus: &[&Gpu], resolved: &Resolved) -> String {
     match name {
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" => "100".to_owned(),
         "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING" => "0".to_owned(),
@@ -58,7 +58,11 @@ fn default_of(name: &str, gpus: &[&Gpu]) -> String {
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" => {
             // If the driver does not report the memory of the GPU, a limit above any GPU's memory limits nothing either.
             let entry = |gpu: &&Gpu| {
-                format!("{}={}M", limit_key(&gpu.uuid), gpu.memory_total.unwrap_or(UNREPORTED) / MIB)
+                format!(
+                    "{}={}M",
+                    limit_key(&gpu.uuid, resolved),
+                    gpu.memory_total.unwrap_or(UNREPORTED) / MIB
+                )
             };
             gpus.iter().map(entry).collect::<Vec<_>>().join(",")
         }
@@ -80,6 +84,8 @@ mod tests {
 
     fn access(gpu: &Gpu, set: &[(String, String)]) -> ContainerAccess {
         let resolved = Resolved {
+            mlopart: BTreeMap::new(),
+            has_parts: false,
             gpus: vec![gpu.uuid.clone()],
             memory: BTreeMap::new(),
             percentage: ThreadPercentage::FULL,

@@ -63,7 +63,7 @@ pub const SIMULATED_WORLD: &str = "MPS_SIM_WORLD";
 /// Returns the variables for a process of `tenant`, in a stable order.
 pub fn variables(tenant: &Tenant, resolved: &Resolved, pipe_directory: &str) -> Vec<(String, String)> {
     let mut variables = vec![("CUDA_MPS_PIPE_DIRECTORY".to_owned(), pipe_directory.to_owned())];
-    let uuids: Vec<&str> = resolved.gpus.iter().map(GpuUuid::as_str).collect();
+    let uuids: Vec<&str> = resolved.gpus.iter().map(|gpu| visible_name(gpu, resolved)).collect();
     let visible = match tenant.spec.visible_devices {
         VisibleDevices::Uuid => uuids.join(","),
         // The client's own number of its daemon's one GPU, whichever of the host that is (recording 30).
@@ -73,7 +73,7 @@ pub fn variables(tenant: &Tenant, resolved: &Resolved, pipe_directory: &str) -> 
     // Only GPUs that it sees: an entry for another would drop all limits.
     let limited = resolved.gpus.iter().filter_map(|gpu| Some((gpu, resolved.memory.get(gpu)?)));
     let entries: Vec<String> =
-        limited.map(|(gpu, limit)| format!("{}={}", limit_key(gpu), limit.as_mps())).collect();
+        limited.map(|(gpu, limit)| format!("{}={}", limit_key(gpu, resolved), limit.as_mps())).collect();
     if !entries.is_empty() {
         variables.push((MEMORY_LIMITS.into(), entries.join(",")));
     }
@@ -91,15 +91,26 @@ pub fn percentage(variables: &BTreeMap<String, String>) -> ThreadPercentage {
     value.unwrap_or(ThreadPercentage::FULL)
 }
 
-/// Returns the name of a device in [`MEMORY_LIMITS`]. That MPS knows a MIG instance by its UUID there is said nowhere; its client sees it alone,
-/// so it is the client's device 0.
-pub fn limit_key(gpu: &GpuUuid) -> &str {
-    if gpu.is_mig() { "0" } else { gpu.as_str() }
+/// Returns the UUID by which a process names a device.
+fn visible_name<'r>(gpu: &'r GpuUuid, resolved: &'r Resolved) -> &'r str {
+    resolved.mlopart.get(gpu).map_or(gpu.as_str(), String::as_str)
 }
 
-/// Returns the memory limits in a value of [`MEMORY_LIMITS`] for the devices of a daemon, which are named as [`variables`] does.
-pub fn memory_limits(value: &str, devices: &[&GpuUuid]) -> BTreeMap<GpuUuid, MemoryLimit> {
-    let named = |name: &str| devices.iter().find(|gpu| limit_key(gpu) == name).map(|gpu| (*gpu).clone());
+/// Name of a MIG instance in [`MEMORY_LIMITS`]. That MPS knows it by its UUID there is said nowhere; its client sees it alone, so it is the
+/// client's device 0.
+const INSTANCE: &str = "0";
+
+/// Returns the name of a device in [`MEMORY_LIMITS`].
+pub fn limit_key<'r>(gpu: &'r GpuUuid, resolved: &'r Resolved) -> &'r str {
+    if gpu.is_mig() { INSTANCE } else { visible_name(gpu, resolved) }
+}
+
+/// Returns the memory limits in a value of [`MEMORY_LIMITS`] for the GPUs of a daemon, which are named as [`variables`] does; those for
+/// MLOPart devices are left out, since it is not documented what they cover.
+pub fn memory_limits(value: &str, gpus: &[&GpuUuid]) -> BTreeMap<GpuUuid, MemoryLimit> {
+    let is_named =
+        |gpu: &GpuUuid, name: &str| if gpu.is_mig() { name == INSTANCE } else { name == gpu.as_str() };
+    let named = |name: &str| gpus.iter().find(|gpu| is_named(gpu, name)).map(|gpu| (*gpu).clone());
     let entries = value.split(',').filter_map(|entry| entry.split_once('='));
     entries.filter_map(|(gpu, limit)| Some((named(gpu)?, MemoryLimit::parse(limit).ok()?))).collect()
 }

@@ -88,7 +88,7 @@ fn unknown_field_is_shown_with_a_caret() {
     assert_eq!(errors[0].pointer, "/daemons/gpu0/modus");
     // The layout of a daemon stands under bindings.
     for message in [message, errors[0].to_string()] {
-        assert!(message.contains("this takes gpus, mode, multi_user, "), "{message}");
+        assert!(message.contains("this takes gpus, mode, mlopart, multi_user, "), "{message}");
     }
 }
 

@@ -57,6 +57,8 @@ pub struct SeenGpu {
     pub uuid: GpuUuid,
     /// SMs.
     pub sms: u32,
+    /// Memory of the whole device in bytes, as CUDA reports it.
+    pub total: u64,
     /// Free memory in bytes, after its context was allocated.
     pub free: u64,
     /// The largest single allocation that succeeded, up to the limit, in bytes; `None` if it did not try.
@@ -265,7 +267,8 @@ mod tests {
 
     fn client_sight() -> ClientSight {
         let free = 4 * GIB - context_bytes(32);
-        let gpu = SeenGpu { uuid: h200(0).uuid, sms: 32, free, largest: Some(free - MIB) };
+        let gpu =
+            SeenGpu { uuid: h200(0).uuid, sms: 32, total: 150_109_880_320, free, largest: Some(free - MIB) };
         ClientSight { mps: Some(true), gpus: vec![gpu], failure: None }
     }
 

@@ -54,8 +54,22 @@ pub struct VerificationResult {
     pub blocker: Option<VerificationBlocker>,
     /// Each setting; empty where no client could run.
     pub comparisons: Vec<SettingComparison>,
+    /// The devices that the client saw.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<VerifiedDevice>,
     /// The variables that the client was started with.
     pub environment: BTreeMap<String, String>,
+}
+
+/// A device as a tenant's client saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct VerifiedDevice {
+    /// The GPU, MIG instance or MLOPart device.
+    pub gpu: GpuUuid,
+    /// SMs that the client may use: those of the device, or its tenant's share of them.
+    pub sms: u32,
+    /// Memory of the device in bytes, whatever the limit.
+    pub memory_total: u64,
 }
 
 impl VerificationResult {

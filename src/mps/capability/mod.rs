@@ -28,6 +28,8 @@ const MULTI_USER_SINCE: u32 = 12_050;
 const DESCRIBES_ITSELF_SINCE: u32 = 13_000;
 /// The first version with static partitions, and with 60 clients a device: CUDA 13.1 (NVIDIA's documentation).
 pub const STATIC_SINCE: u32 = 13_010;
+/// The first version with MLOPart devices on ARM; elsewhere they came with static partitions (NVIDIA's documentation).
+const MLOPART_ON_ARM_SINCE: u32 = 13_020;
 
 /// Commands without which nothing can be managed. CUDA 11.4 lacks them all (recording 22).
 const REQUIRED: [&str; 6] = [
@@ -193,6 +195,19 @@ impl Capability {
         })
     }
 
+    /// Why it cannot give clients MLOPart devices, with the version that can; `None` where it does. `--help` of the versions that can was never
+    /// seen, so the version decides (NVIDIA's documentation).
+    pub fn lacks_mlopart(&self) -> Option<String> {
+        let since = if cfg!(target_arch = "aarch64") { MLOPART_ON_ARM_SINCE } else { STATIC_SINCE };
+        (self.binary_version < since).then(|| {
+            format!(
+                "MLOPart devices need CUDA {} or later, and this is CUDA {}: install a newer driver",
+                cuda_version(since),
+                self.cuda_version()
+            )
+        })
+    }
+
     /// The option with which a daemon takes clients of several users at once.
     pub fn multi_user_option(&self) -> Option<&'static str> {
         ["-M", ask::MULTI_USER].into_iter().find(|option| self.options.contains(*option))
@@ -242,6 +257,7 @@ impl Capability {
         };
         vec![
             capability(CapabilityName::StaticPartitions, self.lacks_static()),
+            capability(CapabilityName::Mlopart, self.lacks_mlopart()),
             capability(CapabilityName::MultiUser, self.lacks_multi_user()),
             capability(
                 CapabilityName::ServerStatus,

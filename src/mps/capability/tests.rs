@@ -41,8 +41,12 @@ fn version_13_0_capabilities_are_read() {
         .filter(|capability| !capability.available)
         .map(|capability| capability.name)
         .collect();
-    assert_eq!(missing, [CapabilityName::StaticPartitions]);
-    let newer = Capability { binary_version: 13_010, ..capability };
+    assert_eq!(missing, [CapabilityName::StaticPartitions, CapabilityName::Mlopart]);
+    let newer = Capability { binary_version: 13_020, ..capability };
+    assert_eq!(newer.lacks_mlopart(), None);
+    let newer = Capability { binary_version: 13_010, ..newer };
+    // On ARM a version later (NVIDIA's documentation).
+    assert_eq!(newer.lacks_mlopart().is_some(), cfg!(target_arch = "aarch64"));
     assert_eq!((newer.client_ceiling(), newer.cuda_version().as_str()), (60, "13.1"));
 }
 
@@ -60,7 +64,7 @@ fn missing_capabilities_name_the_version_they_need() {
     assert_eq!((guessed.cuda_version().as_str(), guessed.is_least()), ("12.2 or later", true));
     let listed = old.list();
     assert!(listed.iter().all(|capability| !capability.available), "{listed:?}");
-    for (capability, version) in listed.iter().zip(["13.1", "12.5", "12.4", "13.0", "12.4"]) {
+    for (capability, version) in listed.iter().zip(["13.1", "13.1", "12.5", "12.4", "13.0", "12.4"]) {
         let reason = capability.reason.as_deref().expect("a reason");
         assert!(reason.contains(&format!("CUDA {version}")) && reason.contains("CUDA 12.2"), "{reason}");
     }

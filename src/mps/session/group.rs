@@ -144,7 +144,7 @@ mod tests {
         assert!(!can_share(&[memory(0), memory(1)]), "one line may be either's");
         assert!(!can_share(&[Command::GetServerList, Command::GetDefaultPriority]), "both are numbers");
         assert!(!can_share(&[Command::Ps { server: None }]));
-        assert!(!can_share(&[Command::StartServer { uid: 0 }]));
+        assert!(!can_share(&[Command::StartServer { uid: 0, mlopart: false }]));
         let server = [
             Command::GetThreadPercentage { server: 511 },
             memory(0),

@@ -133,6 +133,7 @@ impl Backend {
         F: for<'a, 'c> FnOnce(&'a mut Change<'c>) -> BoxFuture<'a, Result<T>> + Send + 'static,
     {
         let gpus = self.query_inventory(Inventory::known_gpus).await?.map_err(unavailable)?;
+        let gpus = self.with_mlopart(gpus).await?;
         let record = ChangeRecord::of(permit, dry_run)?;
         let cached = self.cache.tenants.last().map(|(_, cached)| cached);
         let (manager_uid, now) = (self.parts.manager_uid, permit.ctx().clock.unix_ms());

@@ -244,7 +244,7 @@ impl Backend {
         }
         refuse_mig(&spec, current, &change.gpus)?;
         let capability = &self.parts.fleet.context().capability;
-        let lacks = (capability.lacks_static(), capability.lacks_multi_user());
+        let lacks = [capability.lacks_static(), capability.lacks_multi_user(), capability.lacks_mlopart()];
         refuse_unsupported(&name, &spec, current, lacks)?;
         let runs = self.runs(&name);
         let desired = DesiredDaemon { name: &name, spec: &spec, runs, in_host_file };
@@ -380,7 +380,7 @@ fn refuse_unsupported(
     name: &DaemonName,
     spec: &DaemonSpec,
     current: Option<&Daemon>,
-    (lacks_static, lacks_multi_user): (Option<String>, Option<String>),
+    [lacks_static, lacks_multi_user, lacks_mlopart]: [Option<String>; 3],
 ) -> Result<()> {
     let begins = |has: fn(&DaemonSpec) -> bool| has(spec) && current.is_none_or(|daemon| !has(&daemon.spec));
     if let Some(reason) = lacks_static.filter(|_| begins(|spec| spec.mode == Mode::Static)) {
@@ -388,6 +388,9 @@ fn refuse_unsupported(
     }
     if let Some(reason) = lacks_multi_user.filter(|_| begins(|spec| spec.multi_user)) {
         return Err(conflict!("daemon {name} cannot have multi_user: {reason}, or leave multi_user out"));
+    }
+    if let Some(reason) = lacks_mlopart.filter(|_| begins(|spec| spec.mlopart)) {
+        return Err(conflict!("daemon {name} cannot have mlopart: {reason}, or leave mlopart out"));
     }
     Ok(())
 }

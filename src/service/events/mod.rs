@@ -186,7 +186,8 @@ impl Backend {
         let mut reader = self.parts.store.read().await?;
         let Some(tenant) = store::tenants::get(&mut reader, name).await? else { return Ok(Vec::new()) };
         let daemon = store::daemons::get(&mut reader, &tenant.spec.daemon).await?;
-        Ok(daemon.map(|daemon| gpus_of(&tenant.spec, &daemon.spec)).unwrap_or_default())
+        let gpus = daemon.map(|daemon| gpus_of(&tenant.spec, &daemon.spec)).unwrap_or_default();
+        Ok(gpus.iter().map(GpuUuid::whole).collect())
     }
 }
 

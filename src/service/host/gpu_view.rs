@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::domain::device_index::{DeviceIndex, DevicePart};
 use crate::domain::gpu::{ComputeCapability, ComputeMode};
 use crate::domain::mig::MigInstance;
+use crate::domain::mlopart::MlopartDevice;
 use crate::domain::vitals::GpuVitals;
 use crate::domain::{DaemonName, GpuUuid};
 
@@ -16,7 +17,7 @@ pub struct GpuView {
     /// True if the driver lists and describes the GPU. Otherwise its daemon keeps it, and the fields are as last seen.
     pub present: bool,
     /// Its index among the GPUs of the host, in PCI order, from 0: the driver's, and while it is missing its last one. A MIG instance has that
-    /// of its GPU, and `mig` its number there: together they name it, as `0/mig1`. `null` if the driver
+    /// of its GPU, and `mig` its number there: together they name it, as `0/mig1`. `mlopart` likewise. `null` if the driver
     /// has given that index to another GPU since: `pci_bus_id` shows the address of the missing one.
     pub index: Option<u32>,
     /// Its PCI address, as `00000000:06:00.0`; `null` if it was never seen, or the driver reports none.
@@ -40,6 +41,10 @@ pub struct GpuView {
     /// The GPU and the profile of a MIG instance, which is listed after its GPU; `null` for a GPU.
     #[serde(default)]
     pub mig: Option<MigInstance>,
+    /// An MLOPart device, which is listed after its GPU while a server has it: its SMs and memory are those that a verified client has seen;
+    /// `null` for what the driver lists.
+    #[serde(default)]
+    pub mlopart: Option<MlopartDevice>,
     /// The daemon that has it.
     pub daemon: Option<DaemonName>,
     /// Sum of the memory limits of its daemon's tenants on it, in bytes: each limit times `max_clients`, or once if that is not set.
@@ -63,7 +68,8 @@ pub struct GpuView {
 impl GpuView {
     /// Returns its place on the host, as `0` or `0/mig1`; `None` without an index.
     pub fn place(&self) -> Option<DeviceIndex> {
-        let part = self.mig.as_ref().map(|instance| DevicePart::Mig(instance.number));
+        let instance = self.mig.as_ref().map(|instance| DevicePart::Mig(instance.number));
+        let part = instance.or_else(|| self.mlopart.as_ref().map(|device| DevicePart::Mlo(device.number)));
         self.index.map(|gpu| DeviceIndex { gpu, part })
     }
 }

@@ -2,6 +2,7 @@
 
 pub(super) mod gpu_view;
 pub(super) mod initialized;
+mod mlopart;
 pub mod operations;
 mod sharing;
 pub mod startup;
@@ -227,10 +228,13 @@ impl Service {
             manager_uid: backend.parts.manager_uid,
             gpus: gpus.len() - mig_instances,
             mig_instances,
-            documented_only: (mig_instances > 0)
-                .then_some(DocumentedOnly::MigInstances)
-                .into_iter()
-                .collect(),
+            documented_only: [
+                (mig_instances > 0).then_some(DocumentedOnly::MigInstances),
+                daemons.iter().any(|daemon| daemon.spec.mlopart).then_some(DocumentedOnly::MlopartDevices),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
             capacity: shares::capacity(daemons.iter().map(|daemon| &daemon.spec)),
             live: backend.parts.inventory.live(),
             listening: backend.parts.listening.borrow().clone(),
@@ -313,7 +317,7 @@ impl Backend {
     /// The GPUs as the driver reports them now, and missing ones that a daemon has.
     async fn seen_gpus(&self) -> Result<Vec<Gpu>> {
         let present = self.present_gpus().await?;
-        Ok(known(present, &*self.stored_gpus().await?))
+        self.with_mlopart(known(present, &*self.stored_gpus().await?)).await
     }
 
     /// The sums of limits as of the last commit.
@@ -333,7 +337,7 @@ impl Backend {
         let sums = self.limit_sums().await?;
         let mut processes = self.processes_on(gpus).await?;
         let view = |gpu: &Gpu| {
-            let holder = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid));
+            let holder = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid.whole()));
             let (memory_limits, tenants_without_limit) = sums.get(&gpu.uuid).copied().unwrap_or_default();
             GpuView {
                 uuid: gpu.uuid.clone(),
@@ -348,6 +352,7 @@ impl Backend {
                 compute_mode: gpu.compute_mode.filter(|_| gpu.present),
                 mig_enabled: gpu.present.then_some(gpu.mig_enabled),
                 mig: gpu.mig.clone(),
+                mlopart: gpu.mlopart.clone(),
                 daemon: holder.map(|daemon| daemon.name.clone()),
                 memory_limits,
                 memory_capacity: gpu.memory_total.map(|total| match holder.map(|daemon| &daemon.spec) {
@@ -379,6 +384,7 @@ impl Backend {
             compute_mode: None,
             mig_enabled: None,
             mig: None,
+            mlopart: None,
             daemon,
             memory_limits: 0,
             memory_capacity: None,
@@ -394,8 +400,11 @@ impl Backend {
         let effective = self.parts.fleet.of_each(|observed| observed.status.effective.clone());
         let servers = effective.into_iter().filter_map(|(_, effective)| Some(effective?.servers));
         let servers: BTreeSet<u32> = servers.flatten().map(|server| server.pid).collect();
-        let present: Vec<GpuUuid> =
-            gpus.iter().filter(|gpu| gpu.present).map(|gpu| gpu.uuid.clone()).collect();
+        let present: Vec<GpuUuid> = gpus
+            .iter()
+            .filter(|gpu| gpu.present && gpu.mlopart.is_none())
+            .map(|gpu| gpu.uuid.clone())
+            .collect();
         let view = move |process: GpuProcess| GpuProcessView {
             pid: process.pid,
             kind: match process {

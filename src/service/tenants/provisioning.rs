@@ -72,6 +72,11 @@ impl Backend {
         if let Some(share) = self.share_of(tenant, &resolved.gpus, daemon.generation)? {
             resolved.percentage = share;
         }
+        if daemon.spec.mlopart {
+            let devices = self.mlopart_devices_of(&daemon.name);
+            let placed = resolved.on_devices(&devices);
+            placed.map_err(|error| ServiceError::Conflict(error.to_string()).visible_to_tenants())?;
+        }
         Ok(resolved)
     }
 

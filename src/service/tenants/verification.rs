@@ -19,7 +19,7 @@ use crate::domain::resolution::Resolved;
 use crate::domain::tenant::Tenant;
 use crate::domain::verification::{
     BlockerCode, ClientSight, Expectation, ExpectedGpu, SeenGpu, SettingComparison, Staleness, Verification,
-    VerificationBlocker, VerificationOutcome, VerificationResult, compare,
+    VerificationBlocker, VerificationOutcome, VerificationResult, VerifiedDevice, compare,
 };
 use crate::domain::{GpuUuid, MemoryLimit, TenantName};
 use crate::gpu::probe::ProbeRequest;
@@ -43,8 +43,13 @@ const GIVEN_UP_MS: i64 = 180_000;
 /// Pause before an operation asks again if the tenant's client has ended.
 const TURN: Duration = Duration::from_millis(100);
 
-/// Settings that a client saw, compared with the expected ones, and the variables it was started with.
-type ProbeResult = (Vec<SettingComparison>, BTreeMap<String, String>);
+/// Settings that a client saw, compared with the expected ones, the devices, and the variables it was started with.
+#[derive(Default)]
+struct ProbeResult {
+    comparisons: Vec<SettingComparison>,
+    devices: Vec<VerifiedDevice>,
+    environment: BTreeMap<String, String>,
+}
 
 impl Service {
     /// Starts a CUDA client in the environment of a tenant, unless one is running; the result goes to the tenant's status.
@@ -157,14 +162,16 @@ impl Backend {
         requested_at: i64,
         probed: Result<ProbeResult, VerificationBlocker>,
     ) -> VerificationResult {
-        let (blocker, comparisons, environment) = match probed {
-            Ok((comparisons, environment)) => (None, comparisons, environment),
-            Err(blocker) => (Some(blocker), Vec::new(), BTreeMap::new()),
+        let (blocker, probed) = match probed {
+            Ok(probed) => (None, probed),
+            Err(blocker) => (Some(blocker), ProbeResult::default()),
         };
+        let ProbeResult { comparisons, devices, environment } = probed;
         let mut result = VerificationResult {
             server: self.status_of(daemon).and_then(|status| server(&status)),
             blocker,
             comparisons,
+            devices,
             environment,
             ..not_verified(tenant, daemon, requested_at, self.parts.clock.unix_ms())
         };
@@ -241,11 +248,20 @@ impl Backend {
             timeout: ADMISSION_TIMEOUT,
         };
         let report = self.parts.fleet.context().prober.see(&request).await;
-        let sight = sight(report, &resolved.gpus)?;
+        let sight = sight(report, &resolved)?;
         let after = self.free_memory().await;
         let free = |gpu: &GpuUuid| Some(*before.get(gpu)?.min(after.get(gpu)?));
         let expected = self.expected(tenant, daemon, &resolved, &gpus, free);
-        Ok((compare(&expected, &sight), environment.variables))
+        let devices = sight.gpus.iter().map(|seen| VerifiedDevice {
+            gpu: seen.uuid.clone(),
+            sms: seen.sms,
+            memory_total: seen.total,
+        });
+        Ok(ProbeResult {
+            comparisons: compare(&expected, &sight),
+            devices: devices.collect(),
+            environment: environment.variables,
+        })
     }
 
     /// Refuses what would make the client fail or harm others.
@@ -388,6 +404,7 @@ fn not_verified(tenant: &Tenant, daemon: &Daemon, requested_at: i64, observed_at
         stale: None,
         blocker: None,
         comparisons: Vec::new(),
+        devices: Vec::new(),
         environment: BTreeMap::new(),
     }
 }
@@ -402,7 +419,7 @@ fn fault(error: ServiceError) -> VerificationBlocker {
 }
 
 /// Converts a probe's report to the limits that the client saw; an error if it saw no GPU.
-fn sight(report: Report, devices: &[GpuUuid]) -> Result<ClientSight, VerificationBlocker> {
+fn sight(report: Report, resolved: &Resolved) -> Result<ClientSight, VerificationBlocker> {
     let failure =
         report.error.map(|failure| (failure.is_timeout(), format!("{}: {}", failure.name, failure.message)));
     if report.devices.is_empty() {
@@ -412,8 +429,17 @@ fn sight(report: Report, devices: &[GpuUuid]) -> Result<ClientSight, Verificatio
             None => blocker(BlockerCode::ClientFailed, "the client saw no GPU"),
         });
     }
+    let named = |seen: &GpuUuid| {
+        let is_it = |gpu: &&GpuUuid| match resolved.mlopart.get(*gpu) {
+            // The server's list may have shortened it.
+            Some(own) => seen.as_str().starts_with(own),
+            None => gpu.is_reported_as(seen),
+        };
+        resolved.gpus.iter().find(is_it).unwrap_or(seen).clone()
+    };
     let gpus = report.devices.into_iter().map(|device| SeenGpu {
-        uuid: devices.iter().find(|uuid| uuid.is_reported_as(&device.uuid)).cloned().unwrap_or(device.uuid),
+        uuid: named(&device.uuid),
+        total: device.memory_total,
         sms: device.sms,
         free: device.memory_free,
         largest: device.allocation.map(|allocation| allocation.largest),

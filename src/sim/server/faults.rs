@@ -6,6 +6,7 @@
 
 use std::sync::MutexGuard;
 
+use super::super::profile::Part;
 use super::super::protocol::{FaultKind, Grant};
 use super::table::{Context, Server, Table};
 
@@ -81,7 +82,7 @@ impl Server {
 
     /// Devices and processes that a fault on a device affects, each in the order of discovery.
     fn affected(&self, table: &MutexGuard<'_, Table>, first: usize) -> (Vec<usize>, Vec<i32>) {
-        let mut devices = vec![first];
+        let mut devices = self.beside(first);
         let mut processes = Vec::new();
         let mut done = 0;
         while let Some(&device) = devices.get(done) {
@@ -105,13 +106,26 @@ impl Server {
                         "Client {{PID: {pid}, Context ID: {}}} on the error-trigging process {pid} to be torn down",
                         context.number
                     ));
-                    if !devices.contains(&context.device) {
-                        devices.push(context.device);
+                    for device in self.beside(context.device) {
+                        if !devices.contains(&device) {
+                            devices.push(device);
+                        }
                     }
                 }
             }
         }
         (devices, processes)
+    }
+
+    /// Returns a device and the other MLOPart devices of its GPU: that a fault stays in one is documented nowhere.
+    fn beside(&self, device: usize) -> Vec<usize> {
+        let parent = |device: usize| match &self.gpus[device].part {
+            Some(Part::Mlo { parent, .. }) => Some(parent),
+            _ => None,
+        };
+        let others = (0..self.gpus.len()).filter(|&other| other != device && parent(other) == parent(device));
+        let others = others.filter(|_| parent(device).is_some());
+        std::iter::once(device).chain(others).collect()
     }
 
     /// A context left a device: when it was the last one, a pending reset takes place.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::super::handout::{ControlSocket, Handout, handout};
 use super::Driver;
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
-use crate::domain::daemon::{Incarnation, Phase};
+use crate::domain::daemon::{Effective, Incarnation, Phase};
 use crate::domain::plan::Desired;
 use crate::host::access::{self, PathAccess};
 use crate::mps::process as daemon;
@@ -30,7 +30,8 @@ impl Driver {
             pipe: self.pipe_directory.clone(),
             foreign: self.incarnation.as_ref().is_some_and(Incarnation::is_foreign),
         });
-        let handout = handout(phase, desired, control);
+        let is_serving = self.state.seen.as_ref().is_some_and(Effective::is_serving);
+        let handout = handout(phase, desired, control, is_serving);
         self.context.handouts.set_handout(&desired.name, desired.version(), handout);
     }
 

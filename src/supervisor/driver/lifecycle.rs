@@ -227,6 +227,10 @@ impl Driver {
             let message = format!("{why}, or set the daemon's multi_user to false");
             return Some(Blocker { reason: ConditionReason::MultiUserUnsupported, message });
         }
+        if let Some(why) = self.context.capability.lacks_mlopart().filter(|_| desired.mlopart) {
+            let message = format!("{why}, or set the daemon's mlopart to false");
+            return Some(Blocker { reason: ConditionReason::MlopartUnsupported, message });
+        }
         if let Some(why) = self.modes.failure().filter(|_| desired.compute_mode.is_some()) {
             // A server without the mode would let processes past it.
             return Some(Blocker { reason: ConditionReason::ComputeModeNotSet, message: why.clone() });

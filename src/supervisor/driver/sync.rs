@@ -26,6 +26,7 @@ impl Driver {
                 partitioned,
                 deadline,
                 server_status: self.context.capability.server_status(),
+                mlopart: desired.mlopart || self.state.has_mlopart(),
                 inventory: &self.context.inventory,
                 handouts: &self.context.handouts,
             },
@@ -83,7 +84,7 @@ impl Driver {
         let deadline = Instant::now() + self.context.deadline;
         let request = async {
             let mut session = self.control.session(deadline)?;
-            session.send(&Command::StartServer { uid }).await?;
+            session.send(&Command::StartServer { uid, mlopart: desired.mlopart }).await?;
             session.close().await;
             Ok::<_, SessionError>(())
         };

@@ -60,10 +60,17 @@ pub(super) fn admits(desired: &Desired) -> bool {
 /// The last committed state decides whether it takes any ([`admits`]). An uncordoned daemon is thus open before the caller
 /// has the answer, and not only once its driver has read the state. A daemon whose settings are being changed stays as it
 /// was: it serves with the previous settings, and no client is held up. A daemon that was started has no settings before they
-/// were read back, and is closed until it is ready for the first time.
-pub(in super::super) fn handout(phase: Phase, desired: &Desired, control: Option<ControlSocket>) -> Handout {
+/// were read back, and is closed until it is ready for the first time. A daemon with MLOPart devices is closed whenever no server with them
+/// runs (`is_serving`): for a client that comes then, MPS would start one without.
+pub(in super::super) fn handout(
+    phase: Phase,
+    desired: &Desired,
+    control: Option<ControlSocket>,
+    is_serving: bool,
+) -> Handout {
     match (phase, control) {
         _ if !desired.running => Handout::Refuse,
+        (Phase::Applying, _) if desired.mlopart && !is_serving => Handout::Wait,
         (Phase::Ready, Some(control)) => Handout::Open(control),
         (Phase::Applying | Phase::Wedged | Phase::Unknown, _) => Handout::Unchanged,
         // The daemon is back in a moment.
@@ -86,7 +93,7 @@ mod tests {
             pipe: "/run/pipe".into(),
             foreign: false,
         };
-        let with = |phase, desired: &Desired| handout(phase, desired, Some(control.clone()));
+        let with = |phase, desired: &Desired| handout(phase, desired, Some(control.clone()), true);
         let running = desired();
         let stopped = Desired { running: false, ..desired() };
         assert_eq!(with(Phase::Ready, &running), Handout::Open(control.clone()));
@@ -102,6 +109,13 @@ mod tests {
         for phase in [Phase::Ready, Phase::Applying, Phase::Stopping, Phase::Unknown] {
             assert_eq!(with(phase, &stopped), Handout::Refuse, "{phase:?}");
         }
+        let parts = Desired { mlopart: true, ..desired() };
+        assert_eq!(
+            handout(Phase::Applying, &parts, None, false),
+            Handout::Wait,
+            "MPS would start another server"
+        );
+        assert_eq!(handout(Phase::Applying, &parts, None, true), Handout::Unchanged);
         let cordoned = Desired { schedulable: false, ..desired() };
         let maintained = Desired { maintenance: Some(MaintenanceState::Draining), ..desired() };
         for desired in [&stopped, &cordoned, &maintained] {

@@ -266,7 +266,7 @@ fn reasons(
     state: &DaemonReconciler,
     desired: &Desired,
     effective: &Effective,
-) -> [Option<(ConditionReason, String)>; 8] {
+) -> [Option<(ConditionReason, String)>; 9] {
     let fault = effective.servers.iter().find(|server| server.is_faulty());
     let drift = state.drift.present && desired.drift_policy == DriftPolicy::Report;
     let changed: Vec<String> = state.drift.last.iter().map(ToString::to_string).collect();
@@ -291,6 +291,14 @@ fn reasons(
         state.layout.unready(desired),
         // 6. Its server.
         effective.servers.is_empty().then(|| no_server(state, desired)),
+        effective.servers.iter().find(|server| desired.mlopart && server.lacks_mlopart()).map(|server| {
+            let message = format!(
+                "server {} gives clients whole GPUs: MPS starts such a server for a client that comes before the manager's request. It is \
+                 replaced once its clients have ended. If this stays, the GPUs have no MLOPart devices: set the daemon's mlopart to false",
+                server.pid
+            );
+            (ConditionReason::NoMlopartDevices, message)
+        }),
         other.filter(|_| !serving).map(|server| {
             let message = format!("server {} is {} and takes no clients yet", server.pid, server.status);
             (ConditionReason::ServerStarting, message)
@@ -360,6 +368,7 @@ mod tests {
     #[test]
     fn fault_names_clients_holding_the_server() {
         let server = |held_by: Vec<FaultHolder>| Server {
+            mlopart_devices: None,
             pid: 7,
             start_time: 1,
             uid: None,

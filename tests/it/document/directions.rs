@@ -13,7 +13,7 @@ const SCHEMAS: &str = "#/components/schemas/";
 
 /// Fields that an answer leaves out where there is nothing to say, by the name of their schema in the document. A test holds this
 /// to the code.
-pub(super) const LEFT_OUT: [(&str, &str); 38] = [
+pub(super) const LEFT_OUT: [(&str, &str); 41] = [
     ("DaemonStatus", "provisioning"),
     ("DaemonView", "removed"),
     ("EffectiveThreads", "partitions"),
@@ -27,6 +27,7 @@ pub(super) const LEFT_OUT: [(&str, &str); 38] = [
     ("EventSubject", "server"),
     ("EventSubject", "tenant"),
     ("MemoryReading", "unreadable"),
+    ("MpsServer", "mlopart_devices"),
     ("OperationRequestApplyLayout", "drain"),
     ("PartitionStatus", "percentage"),
     ("PartitionStatus", "withheld"),
@@ -38,6 +39,7 @@ pub(super) const LEFT_OUT: [(&str, &str); 38] = [
     ("ResolvedDaemonDefaults", "priority"),
     ("ResolvedDaemonSpec", "compute_mode"),
     ("ResolvedDaemonSpec", "layout"),
+    ("ResolvedDaemonSpec", "mlopart"),
     ("ResolvedDaemonSpec", "users"),
     ("ResolvedTenantSpec", "active_thread_percentage"),
     ("ResolvedTenantSpec", "device_memory_limit"),
@@ -51,6 +53,7 @@ pub(super) const LEFT_OUT: [(&str, &str); 38] = [
     ("TenantStatus", "verification"),
     ("TenantStatus", "weakens"),
     ("TenantView", "removed"),
+    ("VerificationResult", "devices"),
     ("VerificationResult", "stale"),
 ];
 

@@ -207,7 +207,7 @@ async fn silent_program_was_sent_nothing() {
     let double = Double::new(r#"cd "$(dirname "$0")"; cat > received; sleep 600"#);
     let control = double.control();
     let mut session = control.session(soon()).expect("a session");
-    let error = session.send(&Command::StartServer { uid: 0 }).await.expect_err("silence");
+    let error = session.send(&Command::StartServer { uid: 0, mlopart: false }).await.expect_err("silence");
     assert!(matches!(error, SessionError::Unresponsive), "{error}");
     let received = std::fs::read_to_string(double.dir().join("received")).unwrap_or_default();
     assert!(!received.contains("start_server"), "{received}");
@@ -231,7 +231,8 @@ async fn interrupted_command_has_unknown_outcome() {
         let control = double.control();
         let until = if cause == NoReplyCause::Deadline { soon() } else { deadline() };
         let mut session = control.session(until).expect("a session");
-        let error = session.send(&Command::StartServer { uid: 0 }).await.expect_err("broken off");
+        let error =
+            session.send(&Command::StartServer { uid: 0, mlopart: false }).await.expect_err("broken off");
         let SessionError::Unknown { command, cause: actual } = &error else { panic!("{error}") };
         assert_eq!((command.as_str(), actual), ("start_server -uid 0", &cause));
         assert_eq!(double.running(), Vec::<u32>::new(), "killed and reaped");
@@ -245,7 +246,7 @@ async fn dropped_future_kills_and_reports_its_command() {
     let control = double.control();
     let mut session = control.session(deadline()).expect("a session");
     assert_eq!(session.send(&Command::Lspart).await.expect("an empty reply"), b"");
-    let sending = session.send(&Command::StartServer { uid: 0 });
+    let sending = session.send(&Command::StartServer { uid: 0, mlopart: false });
     let hanging = eventually_async("it hangs", async || {
         let running = double.running();
         let asleep = |pid: &u32| process::command(*pid).is_some_and(|words| words == ["sleep", "600"]);

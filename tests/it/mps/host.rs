@@ -123,7 +123,7 @@ pub(crate) async fn ask(control: &Control, command: mps::Command) -> Vec<u8> {
 /// Starts a server and waits until it takes clients.
 pub(crate) async fn server(control: &Control) -> u32 {
     let uid = rustix::process::getuid().as_raw();
-    parse::silent(&ask(control, mps::Command::StartServer { uid }).await).expect("started");
+    parse::silent(&ask(control, mps::Command::StartServer { uid, mlopart: false }).await).expect("started");
     eventually_async("a server is active", async || {
         let servers = parse::server_list(&ask(control, mps::Command::GetServerList).await).expect("servers");
         let [server] = servers.as_slice() else { return None };

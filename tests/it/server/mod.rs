@@ -65,6 +65,7 @@ mod maintenance;
 mod maintenance_holders;
 mod metrics;
 mod mig;
+mod mlopart;
 mod negotiation;
 mod openapi;
 mod openapi_clients;

@@ -61,6 +61,7 @@ fn remedy_of(reason: ConditionReason) -> Remedy {
         | MigEnabled
         | StaticModeUnsupported
         | MaximumLowered
+        | MlopartUnsupported
         | MultiUserUnsupported
         | NearLimit => DECISION,
         DriverMissing
@@ -93,8 +94,10 @@ fn remedy_of(reason: ConditionReason) -> Remedy {
         AppliedAndReadBack | AwaitingReadBack | BackOff | DaemonNotReady | DaemonUnreachable
         | DiedInSession | DiedOrDidNotStart | GpuNotReleased | Hung | NoControlSocket | NotPolled
         | NotReadBack | NotRunning | OnlyObserved | Over | PartitionInUse | PartitionNotProven
-        | PartitionsBeingMade | QuitByOthers | Restored | ServerStarting | SetAndReadBack
-        | SocketNotHandedOut | SocketNotLinked | Starting | Stopping | Undetermined => Remedy::None,
+        | NoMlopartDevices | PartitionsBeingMade | QuitByOthers | Restored | ServerStarting
+        | SetAndReadBack | SocketNotHandedOut | SocketNotLinked | Starting | Stopping | Undetermined => {
+            Remedy::None
+        }
     }
 }
 

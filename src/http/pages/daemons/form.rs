@@ -100,6 +100,7 @@ impl FormSpec for DaemonSpec<GpuRef> {
     const FIELDS: &'static [SpecField] = &[
         ("gpus", Shape::List, "GPUs"),
         ("mode", Shape::Text, "Mode"),
+        ("mlopart", Shape::Flag, "MLOPart devices"),
         ("multi_user", Shape::Flag, "Clients of several users"),
         ("management", Shape::Text, "Management"),
         ("share_gpus", Shape::Flag, "Start beside another control daemon"),

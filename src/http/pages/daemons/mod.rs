@@ -25,6 +25,7 @@ use super::sharing::SharingPicture;
 use super::sorting::{SortColumns, SortValue, Sorting};
 use super::spec_form;
 use crate::domain::DaemonName;
+use crate::domain::GpuUuid;
 use crate::domain::condition::ConditionType;
 use crate::domain::daemon::{DaemonSpec, DesiredState, Management, Mode, Phase};
 use crate::domain::drift::DriftPolicy;
@@ -35,6 +36,7 @@ use crate::domain::incident::IncidentFilter;
 use crate::domain::layout::Enforcement;
 use crate::domain::layout::active::PartitionPolicy;
 use crate::domain::layout::status::LayoutState;
+use crate::domain::mlopart::MlopartDevice;
 use crate::domain::operation::OperationRequest;
 use crate::domain::wedge::WedgePolicy;
 use crate::http::AppState;
@@ -107,6 +109,11 @@ struct DaemonPage {
 }
 
 impl DaemonPage {
+    fn mlopart_devices(&self) -> Vec<GpuUuid> {
+        let effective = self.row.daemon.status.as_ref().and_then(|status| status.effective.as_ref());
+        effective.iter().flat_map(|effective| effective.mlopart_devices()).map(MlopartDevice::name).collect()
+    }
+
     fn is_wanted(&self) -> bool {
         self.row.daemon.spec.desired_state == DesiredState::Running
     }

@@ -2,7 +2,7 @@
 
 use super::DaemonReconciler;
 use super::phase::serves_another_user;
-use crate::domain::daemon::Effective;
+use crate::domain::daemon::{Effective, Server};
 use crate::domain::difference::{SettingDifference, differences, drifted};
 use crate::domain::drift::DriftPolicy;
 use crate::domain::plan::Desired;
@@ -122,7 +122,10 @@ impl DaemonReconciler {
             // The settings are the same under a new generation: the daemon is ready only once they were read under it.
             return ReconcileStep::Sync(wrong);
         }
-        let needs_server = read.servers.is_empty() || (serves_another_user(desired, read) && clients == 0);
+        // MPS keeps one with clients until they have ended, and starts the other one then.
+        let lacks_mlopart = desired.mlopart && read.servers.iter().any(Server::lacks_mlopart);
+        let needs_server =
+            read.servers.is_empty() || lacks_mlopart || (serves_another_user(desired, read) && clients == 0);
         if needs_server && !starting && now >= self.server_retry_at {
             return ReconcileStep::StartServer(desired.server_uid);
         }

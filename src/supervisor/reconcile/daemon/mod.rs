@@ -298,7 +298,14 @@ impl DaemonReconciler {
 
     /// Returns true if the running process was started for other GPUs, users or another mode than are desired now.
     pub fn needs_restart(&self, desired: &Desired) -> bool {
-        !desired.is_observed() && self.process.as_ref().is_some_and(|process| !process.fits(desired))
+        !desired.is_observed()
+            && (self.process.as_ref().is_some_and(|process| !process.fits(desired))
+                || !desired.mlopart && self.has_mlopart())
+    }
+
+    /// Returns true if a server with MLOPart devices was read.
+    pub fn has_mlopart(&self) -> bool {
+        self.seen.as_ref().is_some_and(|effective| effective.mlopart_devices().next().is_some())
     }
 }
 

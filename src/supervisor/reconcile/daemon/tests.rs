@@ -6,6 +6,7 @@ use crate::domain::condition::ConditionReason;
 use crate::domain::daemon::{Management, MemoryReading, Mode, Phase, Server};
 use crate::domain::difference::SettingDifference;
 use crate::domain::drift::DriftPolicy;
+use crate::domain::mlopart::MlopartDevice;
 use crate::domain::wedge::WedgeSettings;
 use crate::domain::{DaemonName, GpuUuid, MemoryLimit, Priority, ThreadPercentage};
 use crate::supervisor::observe::poll_outcome::PollOutcome;
@@ -25,6 +26,7 @@ pub(crate) fn desired() -> Desired {
         management: Management::Managed,
         running: true,
         share_gpus: false,
+        mlopart: false,
         schedulable: true,
         compute_mode: None,
         maintenance: None,
@@ -67,6 +69,7 @@ fn seen(limit: Option<u64>, servers: &[(u32, &str)]) -> Effective {
         servers: servers
             .iter()
             .map(|(pid, status)| Server {
+                mlopart_devices: None,
                 pid: *pid,
                 start_time: 1,
                 uid: Some(0),
@@ -112,6 +115,31 @@ fn defaults_are_written_before_first_server_starts() {
     state.polled(PollOutcome::Seen(seen(Some(4 << 30), &[(20, "ACTIVE")])), false, &desired, 20, INTERVAL);
     assert_eq!(state.phase(&desired, 20), Phase::Ready);
     assert_eq!(state.decide(&desired, 0, 20), ReconcileStep::Wait(8_020));
+}
+
+#[test]
+fn server_without_mlopart_devices_is_replaced() {
+    let desired = Desired { mlopart: true, memory_limits: vec![None], ..desired() };
+    let read = |pid: u32, devices: &[u32]| {
+        let mut effective = seen(None, &[(pid, "ACTIVE")]);
+        let device =
+            |number: &u32| MlopartDevice { gpu: uuid(), number: *number, uuid: format!("GPU-{number}") };
+        effective.servers[0].mlopart_devices = Some(devices.iter().map(device).collect());
+        PollOutcome::Seen(effective)
+    };
+    let mut state = running();
+    // MPS has started one for a client that came first.
+    state.polled(read(20, &[]), false, &desired, 0, INTERVAL);
+    assert_eq!(state.phase(&desired, 0), Phase::Applying);
+    assert_eq!(state.decide(&desired, 1, 0), ReconcileStep::StartServer(0), "whether it has clients or not");
+    state.server_requested(0, 0);
+    assert!(matches!(state.decide(&desired, 1, 0), ReconcileStep::Wait(_)), "MPS waits for the client");
+    state.polled(read(21, &[0, 1]), false, &desired, 40, INTERVAL);
+    assert_eq!(state.phase(&desired, 40), Phase::Ready);
+    // Whole GPUs are desired again: MPS replaces no such server by itself.
+    let whole = Desired { mlopart: false, ..desired };
+    assert!(state.needs_restart(&whole));
+    assert_eq!(state.decide(&whole, 0, 50), ReconcileStep::Stop);
 }
 
 #[test]

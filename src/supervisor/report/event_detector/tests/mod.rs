@@ -51,6 +51,7 @@ fn status(phase: Phase, pid: Option<u32>) -> DaemonStatus {
 /// Returns the status of a daemon that was read, with these servers.
 fn ready(servers: &[(u32, &str)]) -> DaemonStatus {
     let servers = servers.iter().map(|(pid, status)| Server {
+        mlopart_devices: None,
         pid: *pid,
         start_time: 1,
         uid: Some(0),

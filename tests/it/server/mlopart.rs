@@ -1,0 +1,197 @@
+//! Daemons with MLOPart devices, on the simulated host, which follows NVIDIA's documentation (recording 29).
+
+use serde_json::{Value, json};
+
+use super::verification::verify;
+use crate::harness::{Client, Host, InProcess, Served, eventually, is_alive, signal};
+use rustix::process::Signal;
+
+const PROFILE: &str = "b300x2@13.1";
+
+/// The device of the second GPU with this number, once a server has it.
+fn device(host: &Served, number: u64) -> Value {
+    eventually("the device is listed", || {
+        let listed = host.api().get("/api/v1/gpus").ok()["items"].as_array().unwrap().clone();
+        listed.into_iter().find(|gpu| gpu["index"] == 1 && gpu["mlopart"]["number"] == number)
+    })
+}
+
+/// Has the daemon of the second GPU give MLOPart devices.
+fn divide(host: &Served) {
+    let spec = json!({"gpus": ["1"], "mlopart": true});
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
+    host.await_ready();
+}
+
+fn tenant(host: &Served, name: &str, gpus: &Value, more: &Value) -> u16 {
+    let mut spec = json!({"daemon": "gpu1", "uid": 0, "gpus": gpus});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    host.api().tenant(name, &spec).status
+}
+
+fn of_setting(verified: &Value, setting: &str) -> Value {
+    let all = verified["comparisons"].as_array().expect("comparisons");
+    all.iter().find(|one| one["setting"] == setting).expect("it is compared").clone()
+}
+
+fn environment(host: &Served, name: &str) -> Value {
+    host.api().get(&format!("/api/v1/tenants/{name}/environment")).ok()["variables"].clone()
+}
+
+#[test]
+fn tenants_name_devices_and_see_them() {
+    let host = InProcess::ready_of(PROFILE, "");
+    divide(&host);
+    assert_eq!(device(&host, 0)["sms"], Value::Null, "nobody has seen it");
+    assert_eq!(tenant(&host, "left", &json!(["1/mlo0"]), &json!({"device_memory_limit": "4G"})), 201);
+    let own = device(&host, 1)["mlopart"]["uuid"].clone();
+    assert_eq!(tenant(&host, "right", &json!([own]), &json!({"active_thread_percentage": 50})), 201);
+    assert_eq!(tenant(&host, "both", &json!([]), &json!({})), 201);
+    let right = host.api().get("/api/v1/tenants/right").ok();
+    assert!(right["spec"]["gpus"][0].as_str().unwrap().ends_with("-mlo1"), "{right}");
+
+    let left = environment(&host, "left");
+    let uuid = device(&host, 0)["mlopart"]["uuid"].as_str().unwrap().to_owned();
+    assert_eq!(left["CUDA_VISIBLE_DEVICES"], uuid);
+    assert_eq!(left["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], format!("{uuid}=4096M"));
+    let both = environment(&host, "both")["CUDA_VISIBLE_DEVICES"].as_str().unwrap().to_owned();
+    assert_eq!(both, format!("{uuid},{}", own.as_str().unwrap()));
+
+    let verified = verify(&host, "left");
+    assert_eq!(verified["outcome"], "verified", "{verified}");
+    assert_eq!(of_setting(&verified, "device_memory_limit")["verdict"], "holds", "{verified}");
+    assert_eq!(verify(&host, "both")["outcome"], "verified");
+    // What clients without a share have seen is what the devices have: no half of the GPU's 148.
+    for number in 0..2 {
+        let device = device(&host, number);
+        assert_eq!((&device["sms"], &device["memory_total"]), (&json!(70), &json!(143_881_404_416_u64)));
+    }
+    let half = of_setting(&verify(&host, "right"), "sms");
+    assert_eq!(
+        (&half["expected"], &half["seen"], &half["verdict"]),
+        (&json!(34), &json!(34), &json!("holds"))
+    );
+    // The server has no limit, since it is not documented which device its ordinals name.
+    let tenants = host.api().get("/api/v1/tenants/left").ok();
+    assert_eq!(tenants["status"]["effective"]["device_memory_limits"][0]["enforced_by"], "environment");
+    let view = host.api().get("/api/v1/host").ok();
+    assert_eq!(view["documented_only"], json!(["mlopart_devices"]));
+    for page in ["/", "/gpus", "/daemons/gpu1", "/tenants/left"] {
+        assert!(super::log_pages::page(&host, page).contains("mlo0"), "{page}");
+    }
+    let listed = String::from_utf8(host.cli(&["gpu", "list"]).stdout).unwrap();
+    assert!(listed.contains("1/mlo1") && listed.contains("MLOPart 1"), "{listed}");
+}
+
+#[test]
+fn server_without_devices_is_replaced_before_handing_out() {
+    let host = InProcess::ready_of(PROFILE, "");
+    assert_eq!(tenant(&host, "early", &json!([]), &json!({})), 201);
+    let mut early = host.run_client("early");
+    let plain = host.server_pid("gpu1");
+    // Its client keeps the server, so that nothing is handed out.
+    let spec = json!({"gpus": ["1"], "mlopart": true});
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &spec).status, 200);
+    let message = host.await_reason("gpu1", "NoMlopartDevices");
+    assert!(
+        message.contains(&plain.to_string()) && message.contains("once its clients have ended"),
+        "{message}"
+    );
+    assert!(!host.run("early", &["true"]).status.success());
+    assert!(early.is_running() && is_alive(plain));
+    early.signal(Signal::KILL);
+    host.await_ready();
+    assert_ne!(host.server_pid("gpu1"), plain);
+    assert_eq!(verify(&host, "early")["outcome"], "verified");
+    // A server that dies is replaced by one with devices.
+    let before = host.server_pid("gpu1");
+    signal(before, Signal::KILL);
+    eventually("another serves", || {
+        let daemon = host.daemon("gpu1");
+        (daemon["status"]["phase"] == "ready" && host.server_pid("gpu1") != before).then_some(())
+    });
+    assert_eq!(verify(&host, "early")["outcome"], "verified");
+    // And back: whole GPUs again.
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["1"]})).status, 200);
+    eventually("the daemon has whole GPUs", || {
+        let verified = verify(&host, "early");
+        (of_setting(&verified, "sms")["seen"] == 148).then_some(())
+    });
+}
+
+#[test]
+fn what_devices_cannot_have_is_refused() {
+    let host = InProcess::ready_of(PROFILE, "");
+    divide(&host);
+    device(&host, 1);
+    let before = host.api().get("/api/v1/host/spec").ok();
+    for (spec, status, words) in [
+        (json!({"gpus": ["1"], "mlopart": true, "mode": "static"}), 422, "in static mode MPS ignores"),
+        (json!({"gpus": ["1/mlo0"]}), 422, "name its GPU"),
+        (json!({"gpus": ["1"], "mlopart": true, "admission": "reserved"}), 422, "share its memory"),
+    ] {
+        let refused = host.api().put("/api/v1/daemons/gpu1", &spec);
+        assert_eq!(refused.status, status, "{spec}: {}", refused.text);
+        assert!(refused.text.contains(words), "{spec}: {}", refused.text);
+    }
+    for (spec, status, words) in [
+        (json!({"daemon": "gpu1", "gpus": ["1", "1/mlo0"]}), 422, "name one of the two"),
+        (json!({"daemon": "gpu1", "gpus": ["1/mlo2"]}), 409, "it has 1/mlo0, 1/mlo1"),
+        (json!({"daemon": "gpu1", "gpus": ["0/mlo0"]}), 409, "does not offer"),
+        (json!({"daemon": "gpu0", "gpus": ["0/mlo0"]}), 409, "get whole GPUs: set mlopart"),
+        (json!({"daemon": "gpu1", "sms": 16}), 409, "give active_thread_percentage"),
+        (json!({"daemon": "gpu1", "visible_devices": "ordinal"}), 409, "visible_devices"),
+    ] {
+        let mut whole = spec.clone();
+        whole["uid"] = json!(0);
+        let refused = host.api().tenant("another", &whole);
+        assert_eq!(refused.status, status, "{spec}: {}", refused.text);
+        assert!(refused.text.contains(words), "{spec}: {}", refused.text);
+    }
+    assert_eq!(host.api().get("/api/v1/host/spec").ok(), before, "nothing changed");
+    for (profile, words) in [
+        ("h200x1@13.1", "compute capability 9.0"),
+        ("b300x1@13.0", "need CUDA 13.1"),
+        ("h100x2-mig", "no MLOPart"),
+    ] {
+        let host = InProcess::ready_of(profile, "");
+        let gpu = if profile.contains("mig") { "0/mig0" } else { "0" };
+        let daemon = host.api().get("/api/v1/daemons").ok()["items"][0]["name"].as_str().unwrap().to_owned();
+        let spec = json!({"gpus": [gpu], "mlopart": true});
+        let refused = host.api().put(&format!("/api/v1/daemons/{daemon}"), &spec);
+        assert!(refused.status >= 400 && refused.text.contains(words), "{profile}: {}", refused.text);
+    }
+}
+
+#[test]
+fn devices_are_exported_and_applied_elsewhere() {
+    let host = Host::ready_of(PROFILE, "");
+    divide(&host);
+    assert_eq!(tenant(&host, "left", &json!(["1/mlo0"]), &json!({"device_memory_limit": "4G"})), 201);
+    let exported = String::from_utf8(host.cli(&["export"]).stdout).unwrap();
+    assert!(exported.contains("mlopart: true") && exported.contains("- 1/mlo0"), "{exported}");
+    let other = Host::ready_of(PROFILE, "");
+    let file = other.state("host.yaml");
+    std::fs::write(&file, &exported).unwrap();
+    // Its server has no devices yet: a device may be named before.
+    let applied = other.cli(&["apply", "-f", file.to_str().unwrap(), "--prune", "--yes"]);
+    assert!(applied.status.success(), "{}", crate::harness::stderr_of(&applied));
+    other.await_ready();
+    assert_eq!(verify(&other, "left")["outcome"], "verified");
+    assert_eq!(String::from_utf8(other.cli(&["export"]).stdout).unwrap(), exported);
+}
+
+#[test]
+fn fault_is_shared_by_devices_of_a_gpu() {
+    let host = InProcess::ready_of(PROFILE, "");
+    divide(&host);
+    assert_eq!(tenant(&host, "left", &json!(["1/mlo0"]), &json!({})), 201);
+    assert_eq!(tenant(&host, "right", &json!(["1/mlo1"]), &json!({})), 201);
+    let mut right = host.run_client("right");
+    let mut left = Client::start(host.client_command("left", &["--fault-after", "0.2"]));
+    left.ended();
+    right.ended();
+    let found = super::incidents::incident(&host, "gpu_fault", |_| true);
+    assert_eq!(found["daemon"], "gpu1", "{found}");
+    host.await_ready();
+}
