@@ -181,7 +181,9 @@ impl SharedDaemon<'_> {
             });
         }
         let limits = tenants.iter().filter_map(|tenant| tenant.limit).fold(0, u64::saturating_add);
-        let capacity = gpu.memory_total.map(|total| match spec.admission {
+        // The MLOPart devices of a GPU share its memory: what is left is that of the GPU.
+        let memory_total = gpu.memory_total.filter(|_| gpu.mlopart.is_none());
+        let capacity = memory_total.map(|total| match spec.admission {
             AdmissionMode::Open => total,
             AdmissionMode::Reserved => spec.memory_overcommit.budget(total),
         });

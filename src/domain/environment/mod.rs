@@ -11,6 +11,7 @@ pub mod service_file;
 
 use std::collections::BTreeMap;
 
+use super::mlopart::MlopartDevice;
 use super::percentage::ThreadPercentage;
 use super::resolution::Resolved;
 use super::tenant::{Tenant, VisibleDevices};
@@ -105,12 +106,19 @@ pub fn limit_key<'r>(gpu: &'r GpuUuid, resolved: &'r Resolved) -> &'r str {
     if gpu.is_mig() { INSTANCE } else { visible_name(gpu, resolved) }
 }
 
-/// Returns the memory limits in a value of [`MEMORY_LIMITS`] for the GPUs of a daemon, which are named as [`variables`] does; those for
-/// MLOPart devices are left out, since it is not documented what they cover.
-pub fn memory_limits(value: &str, gpus: &[&GpuUuid]) -> BTreeMap<GpuUuid, MemoryLimit> {
+/// Returns the memory limits in a value of [`MEMORY_LIMITS`] for the GPUs of a daemon, and for the MLOPart devices of its server, which are
+/// named as [`variables`] does.
+pub fn memory_limits(
+    value: &str,
+    gpus: &[&GpuUuid],
+    parts: &[MlopartDevice],
+) -> BTreeMap<GpuUuid, MemoryLimit> {
     let is_named =
         |gpu: &GpuUuid, name: &str| if gpu.is_mig() { name == INSTANCE } else { name == gpu.as_str() };
-    let named = |name: &str| gpus.iter().find(|gpu| is_named(gpu, name)).map(|gpu| (*gpu).clone());
+    let named = |name: &str| {
+        let gpu = gpus.iter().find(|gpu| is_named(gpu, name)).map(|gpu| (*gpu).clone());
+        gpu.or_else(|| parts.iter().find(|part| part.uuid == name).map(MlopartDevice::name))
+    };
     let entries = value.split(',').filter_map(|entry| entry.split_once('='));
     entries.filter_map(|(gpu, limit)| Some((named(gpu)?, MemoryLimit::parse(limit).ok()?))).collect()
 }
@@ -201,7 +209,7 @@ mod tests {
         let (gpu, limit) = (crate::testing::h200(0).uuid, MemoryLimit::parse("4G").expect("4G"));
         let value = format!("{gpu}={},0=1G,nonsense", limit.as_mps());
         assert_eq!(
-            memory_limits(&value, &[&gpu]),
+            memory_limits(&value, &[&gpu], &[]),
             BTreeMap::from([(gpu.clone(), limit)]),
             "ordinals are the client's own"
         );

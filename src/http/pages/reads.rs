@@ -52,7 +52,8 @@ impl Call {
                 .map(|(daemon, sharing)| SharingPicture::of(&row.gpu, daemon, sharing, &colours, most, None));
             (row, picture)
         };
-        Ok(gpus.into_iter().map(picture).collect())
+        // MLOPart devices share what their GPU's card shows.
+        Ok(gpus.into_iter().filter(|row| row.gpu.mlopart.is_none()).map(picture).collect())
     }
 
     /// The pictures of who shares some GPUs of a daemon, with `first` before the other tenants.

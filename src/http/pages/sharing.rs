@@ -132,6 +132,7 @@ impl SharingPicture {
         first: Option<&TenantName>,
     ) -> Self {
         let is_shared = daemon.spec.mode == Mode::Shared;
+        let is_divided = !daemon.spec.mlopart || gpu.mlopart.is_some();
         let strip = if is_shared { None } else { strip(gpu, daemon, colours) };
         let mut tenants: Vec<&TenantOnGpu> = sharing.tenants.iter().collect();
         tenants.sort_by_cached_key(|tenant| {
@@ -141,7 +142,8 @@ impl SharingPicture {
         let sms = match strip {
             Some(strip) => Some(SmPicture::Strip(strip)),
             // In static mode nothing is known before the partitions are listed.
-            None => gpu.sms.filter(|_| is_shared && !tenants.is_empty()).map(|total| {
+            // Shares of MLOPart devices are on the pictures of these.
+            None => gpu.sms.filter(|_| is_shared && is_divided && !tenants.is_empty()).map(|total| {
                 SmPicture::Shares(Shares {
                     total,
                     given: tenants.iter().filter_map(|tenant| tenant.sms).map(u64::from).sum(),

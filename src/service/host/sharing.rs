@@ -42,7 +42,7 @@ impl Service {
                 partitions: layout.map(|layout| layout.partitions.as_slice()).unwrap_or_default(),
                 gpus: &gpus,
             };
-            for gpu in gpus.iter().filter(|gpu| daemon.spec.gpus.contains(&gpu.uuid)) {
+            for gpu in gpus.iter().filter(|gpu| daemon.spec.gpus.contains(&gpu.uuid.whole())) {
                 let of_gpu = held.get(&gpu.uuid);
                 let held = |tenant: Option<&TenantName>| {
                     of_gpu.and_then(|held| held.get(&tenant)).copied().unwrap_or_default()

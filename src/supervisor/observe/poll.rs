@@ -20,6 +20,7 @@ use crate::domain::environment::{
     MAX_CONNECTIONS, MEMORY_LIMITS, SM_PARTITION, TENANT_HINT, THREAD_PERCENTAGE, memory_limits,
 };
 use crate::domain::gpu::GpuProcess;
+use crate::domain::mlopart::MlopartDevice;
 use crate::domain::occupancy::{CONNECTIONS, USUAL_CONNECTIONS};
 use crate::domain::partitions;
 use crate::domain::plan::Desired;
@@ -139,7 +140,8 @@ pub(crate) async fn sync(
                 if !target.server_status {
                     derive_statuses(&mut effective, logs);
                 }
-                let clients = clients(target, &desired.gpus, rows).await;
+                let parts: Vec<MlopartDevice> = effective.mlopart_devices().cloned().collect();
+                let clients = clients(target, &desired.gpus, &parts, rows).await;
                 place(&mut effective, &clients);
                 return (PollOutcome::Seen(effective), clients);
             }
@@ -217,7 +219,7 @@ pub(crate) async fn foreign(
     if !target.server_status {
         derive_statuses(&mut effective, &logs);
     }
-    let clients = clients(target, gpus, rows).await;
+    let clients = clients(target, gpus, &[], rows).await;
     place(&mut effective, &clients);
     Ok(ForeignPoll { effective, limited_by_uuid, clients })
 }
@@ -436,7 +438,12 @@ fn place(effective: &mut Effective, clients: &[ClientFacts]) {
 }
 
 /// Joins the daemon's list of clients with /proc and the driver's memory figures.
-async fn clients(target: PollTarget<'_>, gpus: &[GpuUuid], rows: Vec<parse::ClientRow>) -> Vec<ClientFacts> {
+async fn clients(
+    target: PollTarget<'_>,
+    gpus: &[GpuUuid],
+    parts: &[MlopartDevice],
+    rows: Vec<parse::ClientRow>,
+) -> Vec<ClientFacts> {
     if rows.is_empty() {
         return Vec::new();
     }
@@ -465,7 +472,7 @@ async fn clients(target: PollTarget<'_>, gpus: &[GpuUuid], rows: Vec<parse::Clie
     let boot_time = host::boot_time();
     let with_mounts = |row: parse::ClientRow| {
         let mounted = mounted.remove(&row.pid).unwrap_or_default();
-        facts(row, &memory, mounted, boot_time)
+        facts(row, &memory, parts, mounted, boot_time)
     };
     rows.into_iter().filter_map(with_mounts).collect()
 }
@@ -473,6 +480,7 @@ async fn clients(target: PollTarget<'_>, gpus: &[GpuUuid], rows: Vec<parse::Clie
 fn facts(
     row: parse::ClientRow,
     memory: &[(GpuUuid, Vec<GpuProcess>)],
+    parts: &[MlopartDevice],
     mounted: MountedDirectories,
     boot_time: i64,
 ) -> Option<ClientFacts> {
@@ -518,7 +526,7 @@ fn facts(
         }),
         memory_limits: environment.as_ref().map(|_| {
             let value = variable(MEMORY_LIMITS);
-            value.map(|value| memory_limits(&value, &devices)).unwrap_or_default()
+            value.map(|value| memory_limits(&value, &devices, parts)).unwrap_or_default()
         }),
     })
 }

@@ -71,6 +71,11 @@ fn tenants_name_devices_and_see_them() {
         (&half["expected"], &half["seen"], &half["verdict"]),
         (&json!(34), &json!(34), &json!("holds"))
     );
+    let client = host.run_client("left");
+    let effective = || host.api().get("/api/v1/tenants/left").ok()["status"].clone();
+    eventually("it is listed", || effective()["clients"] == 1);
+    assert_eq!(effective()["effective"]["clients_with_other_limits"], 0, "it has the tenant's limit");
+    drop(client);
     // The server has no limit, since it is not documented which device its ordinals name.
     let tenants = host.api().get("/api/v1/tenants/left").ok();
     assert_eq!(tenants["status"]["effective"]["device_memory_limits"][0]["enforced_by"], "environment");

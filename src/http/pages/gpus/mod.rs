@@ -104,6 +104,8 @@ struct GpuPage {
     shares: Vec<PartitionStatus>,
     /// The processes on it, with those that are clients; `None` if the driver does not list them.
     processes: Option<Vec<(GpuProcessView, Option<ClientView>)>>,
+    /// Its MIG instances, or its MLOPart devices.
+    parts: Vec<GpuRow>,
     vitals: Vec<VitalFigure>,
     /// Memory and clients of tenants on it, and its vitals.
     chart: Chart,
@@ -134,7 +136,8 @@ async fn show(call: Call, Path(name): Path<String>, Query(query): Query<SpanQuer
     let frame = call.frame(Section::Gpus, &row.called()).await.live();
     let of_gpu = IncidentFilter { gpu: Some(row.key().clone()), ..IncidentFilter::default() };
     let banner = Banner::of(&call, of_gpu).await?;
-    Ok(rendered(&GpuPage { frame, banner, row, daemon, picture, shares, processes, vitals, chart }))
+    let parts = call.gpus().await?.into_iter().filter(|part| part.is_part_of(row.key())).collect();
+    Ok(rendered(&GpuPage { frame, banner, row, daemon, picture, shares, processes, parts, vitals, chart }))
 }
 
 fn shares(gpu: &GpuView, daemon: &DaemonView) -> Vec<PartitionStatus> {

@@ -39,7 +39,7 @@ impl GpuRow {
 
     /// Returns true if it can be given to a daemon.
     pub(in crate::http::pages) fn is_free(&self) -> bool {
-        self.gpu.daemon.is_none() && self.gpu.mig_enabled != Some(true)
+        self.gpu.daemon.is_none() && !self.is_in_mig_mode()
     }
 
     /// The last segment of its page's address, which survives a reboot.
@@ -47,8 +47,21 @@ impl GpuRow {
         &self.gpu.uuid
     }
 
+    /// Its model; the profile of a MIG instance, whose GPU has the model.
     pub(in crate::http::pages) fn product(&self) -> String {
-        or_dash(self.gpu.name.as_ref())
+        let profile = self.gpu.mig.as_ref().and_then(|instance| instance.profile.as_ref());
+        or_dash(profile.or(self.gpu.name.as_ref()))
+    }
+
+    /// Returns true for a GPU in MIG mode, whose instances daemons have in its place.
+    pub(in crate::http::pages) fn is_in_mig_mode(&self) -> bool {
+        self.gpu.mig_enabled == Some(true)
+    }
+
+    /// Returns true for a MIG instance or an MLOPart device of a GPU.
+    pub(super) fn is_part_of(&self, gpu: &GpuUuid) -> bool {
+        let mig = self.gpu.mig.as_ref().map(|instance| &instance.parent);
+        mig.or(self.gpu.mlopart.as_ref().map(|device| &device.gpu)) == Some(gpu)
     }
 
     /// A fact of the driver's, which does not report each of every GPU.

@@ -96,6 +96,11 @@ impl OverviewPage {
         }
     }
 
+    /// GPUs without their MIG instances.
+    fn whole(&self) -> usize {
+        self.gpus.iter().filter(|(row, _)| row.gpu.mig.is_none()).count()
+    }
+
     /// Returns true if the host has so many GPUs that their cards are small.
     fn has_many(&self) -> bool {
         self.gpus.len() > FEW_GPUS
