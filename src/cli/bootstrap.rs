@@ -11,7 +11,7 @@ use clap::Args;
 
 use super::change::memory_limit;
 use super::output::{CommandResult, complain, line, remark};
-use super::values::{thread_percentage, user};
+use super::values::{device_index, thread_percentage, user};
 use crate::domain::DeviceMemoryLimit;
 use crate::domain::count::counted;
 use crate::domain::device_index::DeviceIndex;
@@ -181,11 +181,6 @@ fn program(args: &BootstrapArgs, root: &Path) -> Result<String, String> {
             root.display()
         )
     })
-}
-
-fn device_index(text: &str) -> Result<DeviceIndex, String> {
-    DeviceIndex::parse(text)
-        .ok_or_else(|| format!("{text:?} is no GPU: give an index as 0, or a MIG instance as 0/mig1"))
 }
 
 /// The GPUs that can be managed.

@@ -1,4 +1,4 @@
-//! `mps-manager record`: what static partitions answer on a GPU, as a file to send, and what such a file shows here.
+//! `mps-manager record`: what static partitions, a MIG instance or MLOPart devices answer, as a file to send, and what such a file shows here.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -11,22 +11,29 @@ use clap_complete::engine::ArgValueCandidates;
 use super::completion;
 use super::confirm::ConfirmArgs;
 use super::output::{CommandResult, DIFFERS, line, remark};
+use super::values::device_index;
 use crate::app::recording::{Recorder, Recording};
 use crate::config::Config;
 use crate::domain::count::counted;
+use crate::domain::device_index::DeviceIndex;
 use crate::host::own_directory::OwnDirectory;
 
 /// File to write or read, and the GPU to record.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   mps-manager record l40s.json --gpu 0
-  mps-manager record l40s.json --check --sim l40sx1@13.1")]
+  mps-manager record l40s.json --check --sim l40sx1@13.1
+  mps-manager record mig.json --gpu 0/mig1
+  mps-manager record b300.json --mlopart")]
 pub(super) struct RecordArgs {
     /// The file to write; with --check, the one to read
     file: PathBuf,
-    /// The GPU, by its index; by default the first that nobody uses
-    #[arg(long, value_name = "INDEX")]
-    gpu: Option<u32>,
+    /// The GPU, by its index, or a MIG instance, as 0/mig1; by default the first GPU that nobody uses
+    #[arg(long, value_name = "INDEX", value_parser = device_index)]
+    gpu: Option<DeviceIndex>,
+    /// Record a server with MLOPart devices and what clients see of them, in place of static partitions
+    #[arg(long)]
+    mlopart: bool,
     /// Read a file instead: exit 1 if a reply in it is not understood, or with --sim, if the simulated GPU replies otherwise
     #[arg(long)]
     check: bool,
@@ -44,7 +51,7 @@ pub(super) fn run(args: &RecordArgs) -> CommandResult {
     let runtime = tokio::runtime::Runtime::new()?;
     let place = OwnDirectory::new()?;
     let config = Config { sim: args.sim.clone(), mps_dir: args.mps_dir.clone(), ..Config::default() };
-    let recorder = || Recorder::new(config, args.gpu, place.path());
+    let recorder = || Recorder::new(config, args.gpu, args.mlopart, place.path());
     if args.check {
         let text =
             fs::read_to_string(&args.file).map_err(|error| format!("{}: {error}", args.file.display()))?;

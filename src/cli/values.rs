@@ -8,6 +8,7 @@ use jiff::tz::TimeZone;
 use crate::clock::Clock;
 use crate::domain::InvalidValue;
 use crate::domain::daemon::OvercommitRatio;
+use crate::domain::device_index::DeviceIndex;
 use crate::domain::duration::parse_duration;
 use crate::domain::moment::parse_moment;
 use crate::domain::percentage::ThreadPercentage;
@@ -78,6 +79,12 @@ pub(super) fn moment(text: &str) -> Result<String, InvalidValue> {
 pub(super) fn time_ago(ago: Duration) -> String {
     let ago = i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
     rfc3339::format(Clock::system().unix_ms().saturating_sub(ago).max(0))
+}
+
+/// Parses a GPU or a part of it by its place, as `0` or `0/mig1`.
+pub(super) fn device_index(text: &str) -> Result<DeviceIndex, String> {
+    DeviceIndex::parse(text)
+        .ok_or_else(|| format!("{text:?} is no GPU: give an index as 0, or a MIG instance as 0/mig1"))
 }
 
 #[cfg(test)]

@@ -265,6 +265,22 @@ fn ids_of_slashes_get_through_everything() {
     assert!(asserted.status.success(), "{}", stderr_of(&asserted));
 }
 
+/// Makes a recording, which this program understands, with these arguments.
+pub(super) fn recorded(arguments: &[&str]) -> serde_json::Value {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("recording.json");
+    let record = |arguments: &[&str]| {
+        let mut command = Command::new(MANAGER);
+        command.arg("record").arg(&file).args(arguments).env("TMPDIR", scratch.path());
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let made = record(arguments);
+    assert!(made.status.success(), "{}", stderr_of(&made));
+    let checked = record(&["--check"]);
+    assert_eq!(checked.status.code(), Some(0), "{}", printed(&checked));
+    serde_json::from_slice(&fs::read(&file).unwrap()).unwrap()
+}
+
 #[test]
 fn recording_fits_its_own_gpu_and_no_other() {
     let scratch = tempfile::tempdir().unwrap();

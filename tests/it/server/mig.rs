@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::gpus::mark;
 use super::incidents::incident;
+use super::layout_hosts::recorded;
 use super::verification::verify;
 use crate::harness::{Client, Host, InProcess, Served, eventually};
 
@@ -195,4 +196,20 @@ fn host_file_waits_for_instances() {
     eventually("the daemons are on them", || host.daemon("gpu1-mig1")["spec"]["gpus"] == json!([new(1)]));
     host.await_ready();
     assert_eq!(verify(&host, "right")["outcome"], "verified");
+}
+
+#[test]
+fn instance_is_recorded_for_others() {
+    let recorded = recorded(&["--gpu", "1/mig1", "--sim", PROFILE]);
+    assert!(recorded["gpu"]["name"].as_str().unwrap().ends_with("MIG 3g.40gb"), "{recorded}");
+    let replies = recorded["commands"].as_array().unwrap();
+    let seen = |limit: &str| {
+        let line = format!("cuda-probe CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={limit}=2048M");
+        let probe =
+            replies.iter().find(|one| one["line"].as_str().unwrap().starts_with(&line)).expect("it ran");
+        let report: Value = serde_json::from_str(probe["reply"].as_str().unwrap()).unwrap();
+        report["devices"][0]["memory_free"].as_u64().unwrap()
+    };
+    // That is what a recording of a real one would decide.
+    assert!(seen("0") < 2 << 30 && seen("MIG-00000000-0000-0000-0000-000000000000") > 30 << 30);
 }

@@ -81,8 +81,9 @@ fn tenants_name_devices_and_see_them() {
     assert_eq!(tenants["status"]["effective"]["device_memory_limits"][0]["enforced_by"], "environment");
     let view = host.api().get("/api/v1/host").ok();
     assert_eq!(view["documented_only"], json!(["mlopart_devices"]));
-    for page in ["/", "/gpus", "/daemons/gpu1", "/tenants/left"] {
-        assert!(super::log_pages::page(&host, page).contains("mlo0"), "{page}");
+    let own = format!("/gpus/{}", device(&host, 0)["uuid"].as_str().unwrap());
+    for page in ["/gpus/1", "/daemons/gpu1", "/tenants/left", &own] {
+        assert!(super::log_pages::page(&host, page).contains("1/mlo0"), "{page}");
     }
     let listed = String::from_utf8(host.cli(&["gpu", "list"]).stdout).unwrap();
     assert!(listed.contains("1/mlo1") && listed.contains("MLOPart 1"), "{listed}");
@@ -199,4 +200,19 @@ fn fault_is_shared_by_devices_of_a_gpu() {
     let found = super::incidents::incident(&host, "gpu_fault", |_| true);
     assert_eq!(found["daemon"], "gpu1", "{found}");
     host.await_ready();
+}
+
+#[test]
+fn devices_are_recorded_for_others() {
+    let recorded = super::layout_hosts::recorded(&["--mlopart", "--sim", PROFILE]);
+    let replies = recorded["commands"].as_array().unwrap();
+    assert_eq!(replies[1]["line"], "start_server -uid 0 -mlopart");
+    let listed = replies[2]["reply"].as_str().unwrap();
+    assert!(
+        listed.contains("GPU-00000001-0000-0000") && listed.contains("GPU-00000002-0000-0000"),
+        "{listed}"
+    );
+    assert!(
+        replies.iter().filter(|one| one["line"].as_str().unwrap().starts_with("cuda-probe")).count() >= 9
+    );
 }

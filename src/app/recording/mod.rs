@@ -2,9 +2,13 @@
 //! comparison of a recording with the replies here.
 //!
 //! A control daemon of its own runs for a few seconds in a directory of its own, on a GPU that nobody uses. It makes partitions and
-//! removes them; no server is started and no CUDA runs. UUIDs are not kept.
+//! removes them; no server is started and no CUDA runs. On a MIG instance, and with MLOPart devices, it has a server and clients instead
+//! ([`server`]). UUIDs are not kept.
+
+mod server;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -15,10 +19,13 @@ use super::platform::{self, Platform};
 use super::{StartupError, refused};
 use crate::config::Config;
 use crate::domain::daemon::Mode;
+use crate::domain::device_index::DeviceIndex;
 use crate::domain::foreign::visible_gpus;
-use crate::domain::gpu::Gpu;
+use crate::domain::gpu::{Gpu, lacks_mlopart};
 use crate::domain::partitions::PartitionRef;
 use crate::domain::{GpuUuid, PartitionId};
+use crate::gpu::probe::Prober;
+use crate::gpu::report::Report;
 use crate::gpu::{GpuDriver, Inventory};
 use crate::mps::process::foreign::running;
 use crate::mps::process::{StartSpec, end_all_of, start, stop};
@@ -30,6 +37,8 @@ const FORMAT: &str = "mps-manager recording 1";
 const NOBODYS: &str = "GPU-00000000-0000-0000-0000-000000000000";
 /// Longest time for the daemon to start, and for all commands together.
 const DEADLINE: Duration = Duration::from_secs(60);
+/// First word of the line of a CUDA client in a recording; its variables follow.
+const PROBE: &str = "cuda-probe";
 /// More chunks than any GPU has.
 const TOO_MANY: u32 = 1000;
 
@@ -85,6 +94,8 @@ pub struct RecordedCommand {
 pub struct Recorder {
     platform: Platform,
     gpu: Gpu,
+    /// True if a server with MLOPart devices is recorded.
+    mlopart: bool,
     /// Directory of the daemon, and of a simulated host.
     place: PathBuf,
 }
@@ -93,7 +104,12 @@ impl Recorder {
     /// Chooses the GPU of this index, or the first unused one; refuses a GPU in use, and a driver without static partitions.
     ///
     /// `place` is a directory of the caller's own.
-    pub async fn new(mut config: Config, index: Option<u32>, place: &Path) -> Result<Self, StartupError> {
+    pub async fn new(
+        mut config: Config,
+        index: Option<DeviceIndex>,
+        mlopart: bool,
+        place: &Path,
+    ) -> Result<Self, StartupError> {
         config.runtime_dir = place.to_owned();
         config.wait_for_driver = Some(false);
         let platform = platform::find(&config, None)?;
@@ -101,16 +117,29 @@ impl Recorder {
         let driver = platform.inventory.known_driver().ok().and_then(GpuDriver::running);
         let probed =
             capability::probe(&program, driver.as_ref(), &place.join("asked")).await.map_err(refused)?;
-        if let Some(why) = probed.lacks_static() {
-            return Err(refused(why));
-        }
         let world = config.sim.as_ref().map(|_| place.join("sim"));
         let gpu = idle_gpu(platform.inventory.as_ref(), index, world.as_deref())?;
-        Ok(Self { platform, gpu, place: place.to_owned() })
+        let lacking =
+            if mlopart { probed.lacks_mlopart() } else { probed.lacks_static().filter(|_| gpu.is_whole()) };
+        match lacking.or_else(|| lacks_mlopart(&gpu).filter(|_| mlopart)) {
+            Some(why) => Err(refused(why)),
+            None => Ok(Self { platform, gpu, mlopart, place: place.to_owned() }),
+        }
     }
 
     /// Describes what the recording will do, so that the GPU's owner can agree to it.
     pub fn words(&self) -> String {
+        if self.has_server() {
+            return format!(
+                "This starts a control daemon of its own in {} on GPU {} ({}), which nobody uses now, with a server, runs a CUDA client for a \
+                 moment several times, and ends the daemon. It takes less than a minute, and touches no other daemon, no setting of the GPU and \
+                 nobody's process. The file has the GPU's model, the driver's version, the commands and the replies; UUIDs and paths are \
+                 replaced.",
+                self.place.display(),
+                self.gpu.index,
+                self.gpu.name
+            );
+        }
         format!(
             "This starts a control daemon of its own in {} on GPU {} ({}), which nobody uses now, makes SM partitions and removes them, and ends \
              the daemon. It takes a few seconds, starts no CUDA, and touches no other daemon, no setting of the GPU and nobody's process. The file \
@@ -135,8 +164,16 @@ impl Recorder {
                 "it was stopped by a signal, and the daemon of the recording was ended".to_owned(),
             ))
         };
+        let asking = async {
+            if self.has_server() {
+                let prober = Prober::new(&self.platform.extra_env);
+                daemon.with_server(self.mlopart, &prober).await
+            } else {
+                daemon.sequences().await
+            }
+        };
         let asked = tokio::select! {
-            asked = daemon.sequences() => asked,
+            asked = asking => asked,
             _ = interrupt.recv() => stopped(),
             _ = terminate.recv() => stopped(),
             _ = hang_up.recv() => stopped(),
@@ -170,10 +207,20 @@ impl Recorder {
         &self,
         recording: &Recording,
     ) -> Result<Vec<(RecordedCommand, String)>, StartupError> {
+        if self.has_server() {
+            return Err(StartupError(
+                "only recordings of static partitions are compared with a simulated GPU".to_owned(),
+            ));
+        }
         let daemon = RecordingDaemon::start(self).await?;
         let compared = daemon.compare(&recording.commands).await;
         daemon.end().await;
         compared
+    }
+
+    /// Returns true if a server is recorded, and not static partitions, which a part of a GPU does not have.
+    fn has_server(&self) -> bool {
+        self.mlopart || !self.gpu.is_whole()
     }
 
     fn program(&self) -> InstalledProgram {
@@ -184,7 +231,7 @@ impl Recorder {
 /// Finds the GPU of this index, or the first unused one.
 fn idle_gpu(
     inventory: &dyn Inventory,
-    index: Option<u32>,
+    index: Option<DeviceIndex>,
     world: Option<&Path>,
 ) -> Result<Gpu, StartupError> {
     let gpus = inventory.gpus().map_err(refused)?;
@@ -203,7 +250,9 @@ fn idle_gpu(
             .map(|daemon| format!("control daemon {} serves GPU {}, or may", daemon.identity.pid, gpu.index)))
     };
     let mut why = "there is no such GPU".to_owned();
-    for gpu in gpus.iter().filter(|gpu| index.is_none_or(|index| gpu.index == index) && !gpu.mig_enabled) {
+    for gpu in
+        gpus.iter().filter(|gpu| index.map_or(gpu.is_whole(), |index| gpu.index == index) && !gpu.mig_enabled)
+    {
         match used(gpu)? {
             None => return Ok(gpu.clone()),
             Some(reason) => why = reason,
@@ -220,6 +269,8 @@ struct RecordingDaemon {
     spec: StartSpec,
     identity: crate::host::Identity,
     gpu: GpuUuid,
+    /// UUIDs that were replaced so far.
+    known: Mutex<Vec<String>>,
 }
 
 impl RecordingDaemon {
@@ -229,7 +280,7 @@ impl RecordingDaemon {
             pipe_directory: home.join("pipe"),
             log_directory: home.join("log"),
             gpus: vec![recorder.gpu.uuid.clone()],
-            mode: Mode::Static,
+            mode: if recorder.has_server() { Mode::Shared } else { Mode::Static },
             multi_user: None,
             token: format!("recording in {}", home.display()),
             launcher: None,
@@ -245,7 +296,8 @@ impl RecordingDaemon {
         }
         let control = Control::new(&program, spec.pipe_directory.clone());
         let (identity, gpu) = (started.map_err(refused)?.identity, recorder.gpu.uuid.clone());
-        Ok(Self { control, spec, identity, gpu })
+        let known = Mutex::new(vec![gpu.to_string()]);
+        Ok(Self { control, spec, identity, gpu, known })
     }
 
     fn session(&self) -> Result<PtySession, StartupError> {
@@ -330,7 +382,8 @@ impl RecordingDaemon {
     /// Replaces the names of this GPU and of this directory in a text.
     fn nobodys(&self, text: &str) -> String {
         let home = self.spec.pipe_directory.parent().unwrap_or(Path::new("/")).display().to_string();
-        without_uuid(&text.replace(&home, "DIR"), self.gpu.as_str())
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        without_uuids(&text.replace(&home, "DIR"), &mut known)
     }
 
     /// Ends the daemon; returns its log.
@@ -344,18 +397,28 @@ impl RecordingDaemon {
     }
 }
 
-/// Replaces a UUID by [`NOBODYS`], also where a table shows only its beginning.
-fn without_uuid(text: &str, uuid: &str) -> String {
-    let text = text.replace(uuid, NOBODYS);
+/// Replaces each UUID by one of nobody's, the first by [`NOBODYS`], also where a table shows only its beginning; `known` are those that were
+/// replaced before, and grows.
+fn without_uuids(text: &str, known: &mut Vec<String>) -> String {
     let mut replaced = String::with_capacity(text.len());
-    let mut rest = text.as_str();
-    while let Some(start) = rest.find("GPU-") {
+    let mut rest = text;
+    while let Some(start) = [rest.find("GPU-"), rest.find("MIG-")].into_iter().flatten().min() {
         let (before, word) = rest.split_at(start);
-        let end = word.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).unwrap_or(word.len());
+        let end = word.find(|c: char| !(c.is_ascii_hexdigit() || "GPUMI-".contains(c))).unwrap_or(word.len());
         let (word, after) = word.split_at(end);
-        let is_beginning = word.len() > 4 && uuid.starts_with(word);
         replaced.push_str(before);
-        replaced.push_str(if is_beginning { &NOBODYS[..word.len()] } else { word });
+        if word.len() > 5 {
+            let is_it =
+                |uuid: &String| uuid[4..].starts_with(&word[4..]) || word[4..].starts_with(&uuid[4..]);
+            let at = known.iter().position(is_it).unwrap_or_else(|| {
+                known.push(word.to_owned());
+                known.len() - 1
+            });
+            let nobodys = format!("{}{at:08x}{}", &word[..4], &NOBODYS[12..]);
+            replaced.push_str(&nobodys[..word.len().min(nobodys.len())]);
+        } else {
+            replaced.push_str(word);
+        }
         rest = after;
     }
     replaced + rest
@@ -398,6 +461,17 @@ impl Recording {
                 ["device_query", ..] => parse::device_query(reply).map(drop),
                 ["sm_partition", "add", ..] => parse::sm_partition_add(reply).map(drop),
                 ["sm_partition", "rm", ..] => parse::sm_partition_remove(reply),
+                ["ps", ..] => parse::clients(reply).map(drop),
+                ["get_default_device_pinned_mem_limit" | "get_device_pinned_mem_limit", ..] => {
+                    parse::memory_limit(reply).map(drop)
+                }
+                [
+                    "start_server" | "set_default_device_pinned_mem_limit" | "set_device_pinned_mem_limit",
+                    ..,
+                ] => parse::silent(reply),
+                [PROBE, ..] => {
+                    return serde_json::from_slice::<Report>(reply).err().map(|error| error.to_string());
+                }
                 _ => return Some("this is no command of a recording".to_owned()),
             };
             match read {
@@ -414,15 +488,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uuid_is_replaced_with_its_beginnings() {
+    fn uuids_are_replaced_with_their_beginnings() {
         let uuid = "GPU-59ab12cd-0000-1111-2222-333344445555";
+        let mut known = vec![uuid.to_owned()];
         for (text, kept) in [
             (format!("Partition {uuid}/////vm0f created"), format!("Partition {NOBODYS}/////vm0f created")),
             ("GPU-59    0   23\n".to_owned(), "GPU-00    0   23\n".to_owned()),
-            ("GPU-59ab12cd - 0 8\nGPU-60 1".to_owned(), "GPU-00000000 - 0 8\nGPU-60 1".to_owned()),
-            ("GPU-".to_owned(), "GPU-".to_owned()),
+            ("GPU-59ab12cd - 0 8\nGPU-60 1".to_owned(), "GPU-00000000 - 0 8\nGPU-00 1".to_owned()),
+            ("MIG-77ab12cd-0000".to_owned(), "MIG-00000002-0000".to_owned()),
+            // CUDA calls a MIG instance so.
+            ("GPU-77ab12cd-0000 GPU-".to_owned(), "GPU-00000002-0000 GPU-".to_owned()),
         ] {
-            assert_eq!(without_uuid(&text, uuid), kept);
+            assert_eq!(without_uuids(&text, &mut known), kept);
         }
     }
 
@@ -436,7 +513,7 @@ mod tests {
             format!("sm_partition rm {NOBODYS}/////vm0f"),
         ] {
             let command = command_of(&line, &gpu).expect("a command");
-            assert_eq!(without_uuid(&command.line(), gpu.as_str()), line);
+            assert_eq!(without_uuids(&command.line(), &mut vec![gpu.to_string()]), line);
         }
         for line in ["quit", "sm_partition add GPU-1 2", "sm_partition rm x", "shutdown_server 1"] {
             assert_eq!(command_of(line, &gpu), None, "{line}");
