@@ -17,6 +17,8 @@ pub struct MigInstance {
 
 /// Slices that a GPU has for computing in MIG mode.
 const SLICES: u32 = 7;
+/// Clients of a whole GPU of which the guide speaks; whether it is more since MPS takes more is said nowhere.
+const CLIENTS: u32 = 48;
 
 impl MigInstance {
     /// Returns the slices for computing that it has: those of its compute instance (`1c.3g.20gb`), or those of its GPU instance.
@@ -29,7 +31,7 @@ impl MigInstance {
     /// Returns the clients that it takes, of a number that a whole GPU takes: in proportion to the size of its compute instance (NVIDIA's MIG
     /// user guide).
     pub fn share_of_clients(&self, whole: u32) -> u32 {
-        self.slices().map_or(whole, |slices| (whole * slices / SLICES).max(1))
+        self.slices().map_or(whole, |slices| (whole.min(CLIENTS) * slices / SLICES).max(1))
     }
 }
 
@@ -55,6 +57,9 @@ mod tests {
             assert_eq!(of(Some(profile)).share_of_clients(48), clients, "{profile}");
         }
         assert_eq!(of(None).share_of_clients(48), 48);
-        assert_eq!(of(Some("1g.10gb")).share_of_clients(4), 1);
+        assert_eq!(
+            (of(Some("1g.10gb")).share_of_clients(4), of(Some("1g.10gb")).share_of_clients(60)),
+            (1, 6)
+        );
     }
 }

@@ -11,7 +11,7 @@ use super::layout_hosts::recorded;
 use super::verification::verify;
 use crate::harness::{Client, Host, InProcess, Served, eventually};
 
-const PROFILE: &str = "h100x2-mig@13.1";
+pub(super) const PROFILE: &str = "h100x2-mig@13.1";
 
 /// The devices of the host by their places, as `1/mig0`.
 fn devices(host: &Served) -> Vec<(String, Value)> {
@@ -23,12 +23,12 @@ fn devices(host: &Served) -> Vec<(String, Value)> {
     listed.into_iter().map(|gpu| (place(&gpu), gpu)).collect()
 }
 
-fn device(host: &Served, place: &str) -> Value {
+pub(super) fn device(host: &Served, place: &str) -> Value {
     devices(host).into_iter().find(|(named, _)| named == place).expect("it is listed").1
 }
 
 /// Changes the instances of the second GPU; the manager need not run.
-fn change_instances(host: &Served, change: impl FnOnce(Vec<String>) -> Vec<String>) {
+pub(super) fn change_instances(host: &Served, change: impl FnOnce(Vec<String>) -> Vec<String>) {
     let world: Value = serde_json::from_slice(&fs::read(host.runtime("sim/world.json")).unwrap()).unwrap();
     let gpu = world["gpus"][1]["uuid"].as_str().unwrap();
     let file = host.runtime("sim/gpus").join(gpu).join("mig");
@@ -39,7 +39,7 @@ fn change_instances(host: &Served, change: impl FnOnce(Vec<String>) -> Vec<Strin
 }
 
 /// Two tenants on the two instances of GPU 1.
-fn tenants(host: &Served) {
+pub(super) fn tenants(host: &Served) {
     for (name, daemon) in [("left", "gpu1-mig0"), ("right", "gpu1-mig1")] {
         let spec =
             json!({"daemon": daemon, "uid": 0, "device_memory_limit": "4G", "active_thread_percentage": 50});
@@ -120,7 +120,7 @@ fn what_instances_cannot_have_is_refused() {
     }
     let crowd = json!({"daemon": "gpu0-mig1", "uid": 0, "max_clients": 9});
     let refused = host.api().tenant("crowd", &crowd).problem(409, "not-admitted");
-    assert!(refused.to_string().contains("takes 8"), "in proportion to its size: {refused}");
+    assert!(refused.to_string().contains("takes 6"), "in proportion to its size: {refused}");
     assert_eq!(host.api().get("/api/v1/host/spec").ok(), before, "nothing changed");
 }
 

@@ -20,6 +20,7 @@ mod connections;
 mod daemons;
 mod dashboard;
 mod death;
+mod device_histories;
 mod doctor;
 mod documentation;
 mod drain;
