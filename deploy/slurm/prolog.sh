@@ -222,6 +222,10 @@ mkdir -p -- "$leftover" "$taken"
 chmod 0711 "$records"
 
 gpus=${SLURM_JOB_GPUS:-${CUDA_VISIBLE_DEVICES:-}}
+# A number names no MIG instance, its UUID does.
+case ${CUDA_VISIBLE_DEVICES:-} in
+*MIG-*) gpus=$CUDA_VISIBLE_DEVICES ;;
+esac
 case $gpus in
 '' | NoDevFiles)
     set_aside

@@ -9,6 +9,7 @@ use super::{App, StartupError, refused};
 use crate::domain::audit::Target;
 use crate::domain::condition::ConditionReason;
 use crate::domain::daemon::Phase;
+use crate::domain::gpu::GpuRef;
 use crate::domain::health::{FaultReport, HostFault, HostHealth};
 use crate::domain::host_file::HostFile;
 use crate::service::access::context::RequestContext;
@@ -71,11 +72,15 @@ impl HostFileApplier {
         let inventory = Arc::clone(&self.fleet.context().inventory);
         let listed = tokio::task::spawn_blocking(move || inventory.known_gpus());
         let gpus = listed.await.ok()?.ok()?;
+        // What the daemons' drivers know of the GPUs may be older.
+        let polled = self.fleet.context().gpu_presence.borrow().present();
+        let is_here = |gpu: &GpuRef| {
+            let found = gpu.resolve(&gpus).ok();
+            found.is_some_and(|gpu| polled.as_ref().is_none_or(|polled| polled.contains(&gpu.uuid)))
+        };
         let named = file.daemons.values().flat_map(|daemon| &daemon.gpus);
-        let missing: Vec<&str> = named
-            .filter(|gpu| gpu.is_mig() && gpu.resolve(&gpus).is_err())
-            .map(|gpu| gpu.0.as_str())
-            .collect();
+        let missing: Vec<&str> =
+            named.filter(|gpu| gpu.is_mig() && !is_here(gpu)).map(|gpu| gpu.0.as_str()).collect();
         (!missing.is_empty()).then(|| missing.join(", "))
     }
 

@@ -1,9 +1,9 @@
 //! What a daemon's spec may not say, on any host.
 
-use super::GpuUuid;
 use super::InvalidValue;
 use super::daemon::{AdmissionMode, DEFAULT_LIMIT, DaemonSpec, Mode};
 use super::gpu::{Gpu, full_name, lacks_mlopart};
+use super::{DeviceMemoryLimit, GpuUuid};
 
 /// Most users that may be added to those of tenants: some file systems keep an ACL in one block.
 const MOST_USERS: usize = 256;
@@ -85,7 +85,12 @@ impl DaemonSpec {
             return Err(("gpus", InvalidValue(text)));
         }
         if !self.mlopart {
-            return Ok(());
+            let mut limited = self.defaults.device_memory_limit.iter().flat_map(DeviceMemoryLimit::gpus);
+            let Some(device) = limited.find(|gpu| gpu.mlo().is_some()) else { return Ok(()) };
+            let text = format!(
+                "{device} is an MLOPart device, and its clients get whole GPUs: name the GPU, or set mlopart"
+            );
+            return Err((DEFAULT_LIMIT, InvalidValue(text)));
         }
         let refused = |field, text: &str| Err((field, InvalidValue(text.to_owned())));
         if self.gpus.iter().any(GpuUuid::is_mig) {

@@ -28,13 +28,28 @@ impl DeviceMemoryLimit {
     pub fn on(&self, gpu: &GpuUuid) -> Option<MemoryLimit> {
         match self {
             Self::Same(limit) => Some(*limit),
-            // That of an MLOPart device, or else that of its GPU.
+            // That of an MLOPart device, or else that of its GPU; of a GPU, all that its devices have.
             Self::PerGpu(limits) => {
-                let own = || limits.iter().find(|(named, _)| named == gpu);
-                let of_gpu = || limits.iter().find(|(named, _)| gpu.is_of(named));
-                own().or_else(of_gpu).map(|(_, limit)| *limit)
+                let own = limits.iter().find(|(named, _)| {
+                    named == gpu || gpu.is_of(named) && limits.iter().all(|(other, _)| other != gpu)
+                });
+                let of_parts = || {
+                    let parts =
+                        limits.iter().filter(|(named, _)| named.is_of(gpu)).map(|(_, limit)| limit.bytes());
+                    MemoryLimit::from_bytes(parts.reduce(u64::saturating_add)?).ok()
+                };
+                own.map(|(_, limit)| *limit).or_else(of_parts)
             }
         }
+    }
+
+    /// Returns the GPUs that it names.
+    pub fn gpus(&self) -> impl Iterator<Item = &GpuUuid> {
+        let named = match self {
+            Self::Same(_) => &[][..],
+            Self::PerGpu(limits) => limits.as_slice(),
+        };
+        named.iter().map(|(gpu, _)| gpu)
     }
 
     /// Returns the first GPU that it names and that is not among these.

@@ -52,9 +52,13 @@ impl Effective {
         self.servers.iter().any(Server::is_active)
     }
 
-    /// Returns the MLOPart devices of its servers.
+    /// Returns the MLOPart devices of the server that takes clients.
     pub fn mlopart_devices(&self) -> impl Iterator<Item = &MlopartDevice> {
-        self.servers.iter().flat_map(|server| server.mlopart_devices.iter().flatten())
+        self.servers
+            .iter()
+            .find(|server| server.is_active())
+            .into_iter()
+            .flat_map(|server| server.mlopart_devices.iter().flatten())
     }
 }
 
@@ -74,7 +78,7 @@ pub struct Server {
     pub active_thread_percentage: Option<ThreadPercentage>,
     /// Its memory limits, one a GPU.
     pub memory_limits: Vec<MemoryReading>,
-    /// Its MLOPart devices: none for a server that MPS has started by itself. `null` on a daemon that is not to have any.
+    /// Its MLOPart devices: none for a server that MPS has started by itself. `null` for a server without any that is not to have any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mlopart_devices: Option<Vec<MlopartDevice>>,
     /// Clients that keep a server with a fatal GPU error from taking new ones: those that the error affects and that are still connected.
@@ -133,7 +137,7 @@ impl Server {
 
     /// Returns true if it gives its clients whole GPUs on a daemon whose clients are to have MLOPart devices.
     pub fn lacks_mlopart(&self) -> bool {
-        self.mlopart_devices.as_ref().is_some_and(Vec::is_empty)
+        self.status == ServerStatus::Active && self.mlopart_devices.as_ref().is_some_and(Vec::is_empty)
     }
 
     /// Returns true if a fatal GPU error keeps it from taking clients.

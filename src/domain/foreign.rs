@@ -118,6 +118,12 @@ fn spec_in_force(in_force: &InForce) -> Result<AdoptedSpec, InvalidValue> {
     let mut spec = DaemonSpec::of(in_force.gpus.clone());
     spec.mode = in_force.mode;
     spec.multi_user = in_force.multi_user;
+    spec.mlopart = effective.mlopart_devices().next().is_some();
+    if spec.mlopart && limits.iter().any(|(_, limit)| limit.is_some()) {
+        return Err(InvalidValue(
+            "its clients get MLOPart devices, on which this manager sets no default limit of the daemon: set the default limits to 0 first".into(),
+        ));
+    }
     spec.defaults = Defaults {
         device_memory_limit: DeviceMemoryLimit::of(&limits),
         active_thread_percentage: Some(percentage).filter(|value| *value != ThreadPercentage::FULL),

@@ -24,6 +24,9 @@ impl MlopartDevice {
     /// Returns true if a UUID that a person or CUDA gives is that of the device: one may be the beginning of the other.
     pub fn has_uuid(&self, text: &str) -> bool {
         let (own, text) = (self.uuid.to_ascii_lowercase(), text.to_ascii_lowercase());
-        text.len() > 4 && (own.starts_with(&text) || text.starts_with(&own))
+        // The longer one is whole.
+        let is_whole =
+            GpuUuid::parse(&text.replacen("gpu-", "GPU-", 1)).is_ok_and(|uuid| uuid.mlo().is_none());
+        text.len() > 4 && (own.starts_with(&text) || is_whole && text.starts_with(&own))
     }
 }

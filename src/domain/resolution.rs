@@ -41,15 +41,18 @@ impl Resolved {
         (self.mode == Mode::Shared && is_known).then(|| sms_for(self.percentage, total))
     }
 
-    /// Replaces its GPUs by the MLOPart devices that it sees of them; `devices` are those that the daemon's server has.
-    pub fn on_devices(&mut self, devices: &[MlopartDevice]) -> Result<(), InvalidValue> {
-        let mut parts = Vec::new();
+    /// Replaces its GPUs by the MLOPart devices that it sees of them; `devices` are those that the daemon's server has, and `limit` returns its
+    /// memory limit on one.
+    pub fn on_devices(
+        &mut self,
+        devices: &[MlopartDevice],
+        limit: impl Fn(&GpuUuid) -> Option<MemoryLimit>,
+    ) -> Result<(), InvalidValue> {
+        let mut parts = BTreeMap::new();
         for gpu in &self.gpus {
             let of_gpu = devices.iter().filter(|device| device.name().is_of(gpu));
             let before = parts.len();
-            parts.extend(
-                of_gpu.map(|device| (device.name(), device.uuid.clone(), self.memory.get(gpu).copied())),
-            );
+            parts.extend(of_gpu.map(|device| (device.name(), device.uuid.clone())));
             if parts.len() == before {
                 let there: Vec<String> = devices.iter().map(|device| device.name().to_string()).collect();
                 let there = if there.is_empty() {
@@ -62,9 +65,9 @@ impl Resolved {
                 )));
             }
         }
-        self.gpus = parts.iter().map(|(name, ..)| name.clone()).collect();
-        self.memory = parts.iter().filter_map(|(name, _, limit)| Some((name.clone(), (*limit)?))).collect();
-        self.mlopart = parts.into_iter().map(|(name, uuid, _)| (name, uuid)).collect();
+        self.gpus = parts.keys().cloned().collect();
+        self.memory = parts.keys().filter_map(|device| Some((device.clone(), limit(device)?))).collect();
+        self.mlopart = parts;
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! Allocates places to a container: makes the tenant that holds them, waits until it is ready, and answers how the container gets it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use reqwest::StatusCode;
@@ -74,6 +75,7 @@ async fn made_for(
     };
     let device = device?;
     let gpus = requested.gpus();
+    let gpus: BTreeSet<GpuUuid> = gpus.iter().map(GpuUuid::whole).collect();
     let gpus = gpus.iter().map(|gpu| format!("{}={gpu}", context.options.gpu_kind));
     let cdi_devices = [device].into_iter().chain(gpus).map(|name| CdiDevice { name }).collect();
     Ok(ContainerAllocateResponse { cdi_devices, ..ContainerAllocateResponse::default() })
@@ -174,8 +176,9 @@ async fn legacy(context: &PluginContext, name: &TenantName) -> Result<ContainerA
     let Some(container) = environment.container else {
         return Err(no_container(name, environment.container_refused));
     };
-    let gpus: Vec<&str> = container.gpus.iter().map(GpuUuid::as_str).collect();
-    let visible = ("NVIDIA_VISIBLE_DEVICES".to_owned(), gpus.join(","));
+    // A container gets the GPU of an MLOPart device, which no runtime knows.
+    let gpus: BTreeSet<String> = container.gpus.iter().map(|gpu| gpu.whole().to_string()).collect();
+    let visible = ("NVIDIA_VISIBLE_DEVICES".to_owned(), gpus.into_iter().collect::<Vec<_>>().join(","));
     let envs = container.defaults.into_iter().chain(environment.variables).chain([visible]).collect();
     let mount = |path: String, read_only| Mount { container_path: path.clone(), host_path: path, read_only };
     let mut mounts = vec![mount(container.mount, true)];

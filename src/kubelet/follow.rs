@@ -80,7 +80,7 @@ async fn follow(context: &PluginContext, lost: &mut Option<Instant>) -> Result<(
             },
         };
         if is_due {
-            gpus = answered(gpus_of(client)).await?;
+            gpus = with_absent_parts(answered(gpus_of(client)).await?, gpus);
         }
         let daemons: Vec<DaemonView> = answered(daemons(client)).await?;
         if lost.take().is_some() {
@@ -93,6 +93,15 @@ async fn follow(context: &PluginContext, lost: &mut Option<Instant>) -> Result<(
             tracing::warn!("{} cannot be written: {error}", file.display());
         }
     }
+}
+
+/// Adds the MLOPart devices that were listed before and are not now, as missing: they are listed only while a server has them.
+fn with_absent_parts(mut gpus: Vec<GpuView>, before: Vec<GpuView>) -> Vec<GpuView> {
+    let is_absent =
+        |gpu: &GpuView| gpu.mlopart.is_some() && gpus.iter().all(|listed| listed.uuid != gpu.uuid);
+    let absent: Vec<GpuView> = before.into_iter().filter(is_absent).collect();
+    gpus.extend(absent.into_iter().map(|gpu| GpuView { present: false, ..gpu }));
+    gpus
 }
 
 async fn daemons(client: &Client) -> Result<Vec<DaemonView>, ClientError> {

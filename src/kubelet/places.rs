@@ -69,7 +69,8 @@ impl NodeOffer {
                 ));
                 continue;
             }
-            let sms = gpu_view.and_then(|gpu_view| gpu_view.sms);
+            // The SMs of an MLOPart device are known once a client has seen them, and the name of a class must not change then.
+            let sms = gpu_view.and_then(|gpu_view| gpu_view.sms).filter(|_| !daemon.spec.mlopart);
             let sms = SmShare::of(gpu.clone(), share, sms).predicted_sms;
             let is_missing = gpu_view.is_none_or(|gpu_view| !gpu_view.present);
             let fault = is_missing.then(|| "its GPU is missing".to_owned()).or_else(|| fault.clone());
@@ -89,7 +90,7 @@ impl NodeOffer {
     /// Marks the places on GPUs of which another device plugin offers replicas: pods of that plugin would run there outside of every limit.
     pub(super) fn beside(mut self, replicated: &BTreeMap<GpuUuid, String>) -> Self {
         for place in self.classes.values_mut().flatten().filter(|place| place.fault.is_none()) {
-            place.fault = replicated.get(&place.gpu).map(|resource| {
+            place.fault = replicated.get(&place.gpu.whole()).map(|resource| {
                 format!(
                     "another device plugin shares {} too, as {resource}: take sharing out of its configuration for this node, or take it \
                      off the node",

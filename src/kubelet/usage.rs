@@ -138,7 +138,12 @@ async fn allocatable(socket: &Path) -> Result<Vec<(String, Vec<String>)>, String
 fn replicas(devices: Vec<(String, Vec<String>)>) -> BTreeMap<GpuUuid, String> {
     let mut gpus = BTreeMap::new();
     for (resource, ids) in devices {
-        let replicated = ids.iter().filter_map(|id| GpuUuid::parse(id.split_once("::")?.0).ok());
+        // A MIG instance is offered whole too, and is then another plugin's all the same.
+        let shared = |id: &String| match id.split_once("::") {
+            Some((gpu, _)) => GpuUuid::parse(gpu).ok(),
+            None => GpuUuid::parse(id).ok().filter(GpuUuid::is_mig),
+        };
+        let replicated = ids.iter().filter_map(shared);
         gpus.extend(replicated.map(|gpu| (gpu, resource.clone())));
     }
     gpus

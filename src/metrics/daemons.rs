@@ -7,7 +7,7 @@ use prometheus_client::registry::Unit;
 use super::families::{Families, Labels, length, number, seconds, truth};
 use super::snapshot::{MetricsSnapshot, ObservedDaemon};
 use crate::domain::PartitionId;
-use crate::domain::daemon::{Phase, ServerStatus};
+use crate::domain::daemon::{Effective, Phase, ServerStatus};
 use crate::domain::partitions::{GpuPartitions, ListedPartition};
 
 /// The states of a server that MPS names; any other state is `other`.
@@ -140,6 +140,19 @@ fn servers(daemon: &ObservedDaemon) -> impl Iterator<Item = (Labels<2>, f64)> + 
     all.into_iter().map(|(status, count)| ([("daemon", daemon.name.clone()), ("status", status)], count))
 }
 
+/// Parts of GPUs that are devices of their own, with their GPUs.
+fn parts(snapshot: &MetricsSnapshot) -> Vec<(Labels<2>, f64)> {
+    let of = |part: String, parent: String| ([("gpu", part), ("parent", parent)], 1.0);
+    let instances = snapshot.committed.gpus.iter().filter_map(|gpu| {
+        let instance = gpu.mig.as_ref()?;
+        Some(of(gpu.uuid.to_string(), instance.parent.to_string()))
+    });
+    let servers = snapshot.seen.iter().filter_map(|daemon| daemon.status.effective.as_ref());
+    let devices = servers.flat_map(Effective::mlopart_devices);
+    let devices = devices.map(|device| of(device.name().to_string(), device.gpu.to_string()));
+    instances.chain(devices).collect()
+}
+
 fn gpus(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result {
     families.gauges(
         "gpu_info",
@@ -149,6 +162,11 @@ fn gpus(snapshot: &MetricsSnapshot, families: &mut Families<'_>) -> fmt::Result 
             .gpus
             .iter()
             .map(|gpu| ([("gpu", gpu.uuid.to_string()), ("name", gpu.name.clone())], 1.0)),
+    )?;
+    families.gauges(
+        "gpu_part_info",
+        "Always 1, with the GPU of a MIG instance or an MLOPart device that a daemon has; gpu_info of an instance has its profile",
+        parts(snapshot),
     )?;
     families.gauges_in(
         Unit::Bytes,

@@ -94,8 +94,10 @@ fn search(
             // A process that had it open when it went has it open still, unless the file is that of another GPU since a reboot.
             Err(InventoryError::UnknownGpu(_)) => {
                 let present = inventory.gpus()?;
-                let others =
-                    |path: &PathBuf| present.iter().any(|other| other.device_file.as_ref() == Some(path));
+                // A MIG instance has the device file of its GPU.
+                let others = |path: &PathBuf| {
+                    !gpu.is_mig() && present.iter().any(|other| other.device_file.as_ref() == Some(path))
+                };
                 match remembered.get(gpu).filter(|path| !others(path)) {
                     Some(path) => device_files.push(DeviceFile { gpu: gpu.clone(), path: path.clone() }),
                     None => unproven.push(gpu.clone()),

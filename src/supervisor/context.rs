@@ -11,6 +11,7 @@ use super::durable::{DurableRecord, DurableWrite};
 use super::handout::Handouts;
 use super::observe::foreign_daemons::{ForeignDaemon, ForeignDaemonScanner};
 use super::observe::gpu_presence::GpuPresence;
+use super::observe::mlopart::MlopartReading;
 use super::observe::poll::{self, ForeignPoll, PollTarget};
 use super::owned_compute_modes::OwnedComputeModes;
 use super::report::event_queue::EventQueue;
@@ -145,7 +146,11 @@ impl SupervisorContext {
         let partitioned = if foreign.daemon.mode == Mode::Static { gpus.as_slice() } else { &[] };
         let server_status = self.capability.server_status();
         let target = PollTarget {
-            mlopart: false,
+            mlopart: self
+                .capability
+                .lacks_mlopart()
+                .is_none()
+                .then_some(MlopartReading { are_desired: false, before: &[] }),
             control: &*control,
             partitioned,
             deadline: self.deadline,

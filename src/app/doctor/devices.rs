@@ -94,7 +94,7 @@ pub(super) fn compute_mode(host: &HostFacts) -> Judgement {
             "the driver does not report the compute mode of {unknown}, which cannot be set there"
         ));
     }
-    ok(match those(gpus, |gpu| gpu.compute_mode == Some(ComputeMode::Default)) {
+    ok(match those(gpus, |gpu| gpu.compute_mode == Some(ComputeMode::Default) && !gpu.mig_enabled) {
         Some(unprotected) => format!(
             "default: {unprotected}; processes that miss the pipe directory run outside MPS there. A daemon's compute_mode can say \
              otherwise while it runs"

@@ -36,7 +36,9 @@ impl ClientSelector {
         let mut clients = polled(client, [("tenant", tenant), ("daemon", daemon)]).await?;
         if let Some(gpu) = &self.gpu {
             let gpu: GpuView = client.get(&GPU.path_of(gpu)).await?;
-            clients.retain(|client| client.memory.iter().any(|memory| memory.gpu == gpu.uuid));
+            // The driver reports the memory of clients on an MLOPart device as that of its GPU.
+            let whole = gpu.uuid.whole();
+            clients.retain(|client| client.memory.iter().any(|memory| memory.gpu == whole));
         }
         Ok(clients)
     }

@@ -81,8 +81,11 @@ pub fn on_gpus_of(
     tenant: &TenantSpec,
     gpus: &[Gpu],
 ) -> Result<(), AdmissionError> {
-    if let Some(device) = tenant.gpus.iter().find(|gpu| gpu.mlo().is_some()) {
-        on_devices_of(daemon_name, daemon, name, device, gpus)?;
+    let limited = tenant.device_memory_limit.iter().flat_map(DeviceMemoryLimit::gpus);
+    for device in tenant.gpus.iter().chain(limited).filter(|gpu| gpu.mlo().is_some()) {
+        if daemon.gpus.contains(&device.whole()) {
+            on_devices_of(daemon_name, daemon, name, device, gpus)?;
+        }
     }
     let is_beyond = |uuid: &&GpuUuid| !daemon.gpus.iter().any(|gpu| uuid.is_of(gpu));
     let beyond = tenant.gpus.iter().find(is_beyond).map(|gpu| ("gpus", "names", gpu));

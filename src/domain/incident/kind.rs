@@ -126,7 +126,7 @@ kinds! {
         open "Some partitions of {daemon} are not as they were",
         over "Some partitions of {daemon} were not as before, and are again";
     Bypass = "bypass", Warning, "Processes use a GPU of a running daemon outside MPS, so that no limit applies to them.",
-        "End these processes and start them with mps-manager run, or if they are in a container, hand the tenant's directory to it (docs/integrate/containers.md). Or set the daemon's compute_mode to exclusive_process.",
+        "End these processes and start them with mps-manager run, or if they are in a container, hand the tenant's directory to it (docs/integrate/containers.md). Or set the daemon's compute_mode to exclusive_process, which a MIG instance does not have.",
         past "had processes outside MPS on its GPUs",
         open "{who} use{s} a GPU of {daemon} outside MPS{gone}",
         over "{who} used a GPU of {daemon} outside MPS";

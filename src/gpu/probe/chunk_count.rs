@@ -94,7 +94,7 @@ fn counted(report: &Report, gpus: &[GpuUuid]) -> Result<BTreeMap<GpuUuid, ChunkC
         return Err(CensusError::Failed(format!("{}: {}", failure.name, failure.message)));
     }
     let find = |gpu: &GpuUuid| {
-        let device = report.devices.iter().find(|device| device.uuid == *gpu);
+        let device = report.devices.iter().find(|device| gpu.is_reported_as(&device.uuid));
         Ok((gpu.clone(), chunks(device.ok_or_else(|| CensusError::Unseen(gpu.clone()))?)?))
     };
     gpus.iter().map(find).collect()

@@ -159,8 +159,13 @@ async fn fit_percentages(
     too_many.map_or(Ok(()), |blocked| Err(ServiceError::field("/layout/version", blocked.to_string())))
 }
 
-/// Refuses a layout for a daemon whose strategy gives its tenants their SMs already.
+/// Refuses a layout for a daemon whose strategy gives its tenants their SMs already, or whose clients do not get whole GPUs.
 pub(in crate::service) fn refuse_strategy(name: &DaemonName, spec: &DaemonSpec) -> Result<()> {
+    if spec.mlopart {
+        return Err(conflict!(
+            "the clients of daemon {name} get MLOPart devices, and a layout gives SMs of whole GPUs: set its mlopart to false first"
+        ));
+    }
     let provisioning = spec.provisioning;
     if !provisioning.is_active() {
         return Ok(());

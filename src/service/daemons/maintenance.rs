@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::access::Right;
 use crate::domain::daemon::DaemonSpec;
+use crate::domain::gpu::full_name;
 use crate::domain::maintenance::{
     DeviceHolder, DriverModule, LONGEST_DRAIN_S, Maintenance, MaintenanceRequest, MaintenanceState,
     driver_modules,
@@ -102,13 +103,29 @@ impl Service {
                 .iter()
                 .enumerate()
                 .map(|(position, gpu)| {
-                    gpu.resolve(&present)
-                        .map(|gpu| gpu.uuid.clone())
-                        .map_err(|error| ServiceError::field(&format!("/gpus/{position}"), error.to_string()))
+                    let refused =
+                        |error: String| ServiceError::field(&format!("/gpus/{position}"), error);
+                    let gpu = gpu.resolve(&present).map_err(|error| refused(error.to_string()))?;
+                    let Some(instance) = &gpu.mig else { return Ok(gpu.uuid.whole()) };
+                    Err(refused(format!(
+                        "GPU {} is a MIG instance, and all instances of a GPU have one device file: name its GPU, {}",
+                        gpu.index,
+                        full_name(&instance.parent, &present)
+                    )))
                 })
                 .collect::<Result<Vec<GpuUuid>>>()
         });
-        let named = named.transpose()?;
+        // Of a GPU in MIG mode its instances are covered.
+        let instances_of = |gpu: &GpuUuid| -> Vec<GpuUuid> {
+            let of_gpu =
+                present.iter().filter(|listed| listed.mig.as_ref().is_some_and(|mig| mig.parent == *gpu));
+            of_gpu.map(|instance| instance.uuid.clone()).collect()
+        };
+        let covered = |gpus: Vec<GpuUuid>| -> Vec<GpuUuid> {
+            let instances: Vec<GpuUuid> = gpus.iter().flat_map(instances_of).collect();
+            [gpus, instances].concat()
+        };
+        let named = named.transpose()?.map(covered);
         if named.as_ref().is_some_and(Vec::is_empty) {
             return Err(ServiceError::field("/gpus", "gpus is empty: name one, or leave it out for all"));
         }
@@ -127,7 +144,7 @@ impl Service {
                     // Includes GPUs that a daemon has and that are missing on the host.
                     let daemons = store::daemons::all(&mut *db).await?;
                     let held = daemons.into_iter().flat_map(|daemon| daemon.spec.gpus);
-                    present.into_iter().map(|gpu| gpu.uuid).chain(held).collect()
+                    present.into_iter().map(|gpu| gpu.uuid.whole()).chain(held).collect()
                 }
             };
             let daemons = store::daemons::managed_on(&mut *db, &gpus).await?;

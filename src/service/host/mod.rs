@@ -24,7 +24,7 @@ use crate::domain::daemon::Daemon;
 use crate::domain::gpu::{Gpu, GpuProcess, GpuRef, cuda_version, known, shown_index};
 use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
-use crate::domain::{GpuUuid, shares};
+use crate::domain::{DeviceMemoryLimit, GpuUuid, shares};
 use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
 use crate::service::access::context::RequestContext;
@@ -184,7 +184,13 @@ fn limit_sums(daemons: &[Daemon], tenants: &[Tenant]) -> BTreeMap<GpuUuid, Limit
     for daemon in daemons {
         let of_daemon = tenants.iter().map(|tenant| &tenant.spec).filter(|spec| spec.daemon == daemon.name);
         let of_daemon: Vec<_> = of_daemon.collect();
-        for gpu in &daemon.spec.gpus {
+        // Of an MLOPart device those who name it, or have a limit of its own for it.
+        let named = of_daemon.iter().flat_map(|tenant| {
+            let limited = tenant.device_memory_limit.iter().flat_map(DeviceMemoryLimit::gpus);
+            tenant.gpus.iter().chain(limited).filter(|gpu| gpu.mlo().is_some()).cloned()
+        });
+        let devices: BTreeSet<GpuUuid> = named.chain(daemon.spec.gpus.iter().cloned()).collect();
+        for gpu in &devices {
             let (sum, without) = sums.entry(gpu.clone()).or_default();
             for tenant in of_daemon.iter().filter(|tenant| tenant.sees(gpu)) {
                 match memory_of(tenant, &daemon.spec, gpu) {

@@ -106,7 +106,9 @@ impl Backend {
             let of_daemon = tenants.iter().filter(|other| other.spec.daemon == client.daemon);
             let written = of_daemon.map(|other| other.updated_at);
             let changed_at = written.chain(daemon.map(|daemon| daemon.updated_at)).max().unwrap_or(i64::MIN);
-            for held in &client.memory {
+            // The driver reports memory of the GPU, and a limit is one of each MLOPart device: what it covers is not documented.
+            let is_divided = daemon.is_some_and(|daemon| daemon.spec.mlopart);
+            for held in client.memory.iter().filter(|_| !is_divided) {
                 let Some(used) = held.used_bytes else { continue };
                 let own = tenant.zip(daemon);
                 let own = own.and_then(|(tenant, daemon)| tenant.spec.memory_limit(&daemon.spec, &held.gpu));

@@ -1,5 +1,6 @@
 //! Shares that the strategy of a daemon gives its tenants, and clients that run with other values.
 
+use crate::domain::GpuUuid;
 use crate::domain::daemon::Daemon;
 use crate::domain::environment::percentage;
 use crate::domain::gpu::Gpu;
@@ -72,9 +73,16 @@ impl Backend {
         if let Some(share) = self.share_of(tenant, &resolved.gpus, daemon.generation)? {
             resolved.percentage = share;
         }
+        let is_gone =
+            |uuid: &&GpuUuid| uuid.is_mig() && !gpus.iter().any(|gpu| gpu.uuid == **uuid && gpu.present);
+        if let Some(gone) = resolved.gpus.iter().find(is_gone) {
+            let text = format!("MIG instance {gone} of daemon {} is not there now", daemon.name);
+            return Err(ServiceError::Conflict(text).visible_to_tenants());
+        }
         if daemon.spec.mlopart {
             let devices = self.mlopart_devices_of(&daemon.name);
-            let placed = resolved.on_devices(&devices);
+            let limit = |device: &GpuUuid| tenant.spec.memory_limit(&daemon.spec, device);
+            let placed = resolved.on_devices(&devices, limit);
             placed.map_err(|error| ServiceError::Conflict(error.to_string()).visible_to_tenants())?;
         }
         Ok(resolved)

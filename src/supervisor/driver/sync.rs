@@ -7,6 +7,7 @@ use crate::domain::difference::SettingDifference;
 use crate::domain::plan::Desired;
 use crate::mps::{Command, SessionError};
 use crate::supervisor::observe::isolation;
+use crate::supervisor::observe::mlopart::MlopartReading;
 use crate::supervisor::observe::poll::{self, PollTarget};
 use crate::supervisor::observe::poll_outcome::PollOutcome;
 
@@ -26,7 +27,10 @@ impl Driver {
                 partitioned,
                 deadline,
                 server_status: self.context.capability.server_status(),
-                mlopart: desired.mlopart || self.state.has_mlopart(),
+                mlopart: self.context.capability.lacks_mlopart().is_none().then_some(MlopartReading {
+                    are_desired: desired.mlopart,
+                    before: self.state.seen.as_ref().map_or(&[], |effective| &effective.servers),
+                }),
                 inventory: &self.context.inventory,
                 handouts: &self.context.handouts,
             },

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::DaemonName;
+use crate::domain::GpuUuid;
 use crate::domain::bypass::{Bypass, describe_bypasses};
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
 use crate::domain::edges::Edges;
@@ -133,6 +134,10 @@ impl Bypasses {
         }
         let remedy = match desired.compute_mode {
             Some(crate::domain::gpu::ComputeMode::ExclusiveProcess) => "end them",
+            // There is no other compute mode there.
+            _ if desired.gpus.iter().any(GpuUuid::is_mig) => {
+                "end them, and start them with `mps-manager run`"
+            }
             _ if self.present.known().values().any(|process| process.missing_pipe.is_some()) => {
                 "end them and start them with `mps-manager run`, or if they are in a container, hand the tenant's directory to it (`mps-manager \
                  env TENANT --format` with docker, apptainer, cdi or what starts it), as the tenant's user or one who is added (`mps-manager \

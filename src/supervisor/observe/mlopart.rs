@@ -1,11 +1,51 @@
 //! MLOPart devices of a server, by its list of devices.
 
 use crate::domain::GpuUuid;
+use crate::domain::daemon::Server;
 use crate::domain::mlopart::MlopartDevice;
-use crate::mps::parse::DeviceSection;
+use crate::mps::parse::{DeviceSection, Devices};
+
+/// Servers whose devices are read: those of a server never change.
+#[derive(Clone, Copy)]
+pub(crate) struct MlopartReading<'s> {
+    /// True if the daemon's servers are to have MLOPart devices.
+    pub(crate) are_desired: bool,
+    /// Servers of the poll before.
+    pub(crate) before: &'s [Server],
+}
+
+impl MlopartReading<'_> {
+    fn known(&self, server: &Server) -> Option<&Server> {
+        let is_it = |before: &&Server| (before.pid, before.start_time) == (server.pid, server.start_time);
+        let is_read = |before: &&Server| !self.are_desired || before.mlopart_devices.is_some();
+        self.before.iter().find(is_it).filter(|before| before.is_active()).filter(is_read)
+    }
+
+    /// Returns true if a server was not read before, or had no devices yet that it is to have.
+    pub(super) fn is_due(&self, servers: &[Server]) -> bool {
+        servers.iter().any(|server| self.known(server).is_none())
+    }
+
+    /// Fills in the devices of servers; those that were read before have the same as then.
+    pub(super) fn fill(&self, servers: &mut [Server], listed: &Devices, gpus: &[GpuUuid]) {
+        for server in servers {
+            let of_server = listed.sections.iter().filter(|section| section.server == Some(server.pid));
+            let devices: Vec<MlopartDevice> =
+                of_server.flat_map(|section| mlopart_devices(section, gpus)).collect();
+            server.mlopart_devices = (self.are_desired || !devices.is_empty()).then_some(devices);
+        }
+    }
+
+    /// Keeps the devices of servers that were read before.
+    pub(super) fn keep(&self, servers: &mut [Server]) {
+        for server in servers {
+            server.mlopart_devices = self.known(server).and_then(|before| before.mlopart_devices.clone());
+        }
+    }
+}
 
 /// Returns the MLOPart devices in a server's list: each follows the GPU that it is a part of, which has no number there.
-pub(super) fn mlopart_devices(section: &DeviceSection, gpus: &[GpuUuid]) -> Vec<MlopartDevice> {
+fn mlopart_devices(section: &DeviceSection, gpus: &[GpuUuid]) -> Vec<MlopartDevice> {
     let (mut gpu, mut number) = (None, 0);
     let mut devices = Vec::new();
     for row in &section.devices {

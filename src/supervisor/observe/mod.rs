@@ -13,7 +13,7 @@ pub(crate) mod gpu_presence;
 pub(crate) mod isolation;
 pub(crate) mod log_state;
 pub(crate) mod log_tail;
-mod mlopart;
+pub(crate) mod mlopart;
 pub(crate) mod partition_listing;
 pub(crate) mod poll;
 pub(crate) mod poll_outcome;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::exact_limits::WrittenLimits;
 use super::log_tail::Logs;
-use super::mlopart::mlopart_devices;
+use super::mlopart::MlopartReading;
 use super::partition_listing::by_gpu;
 use super::poll_outcome::{PollOutcome, unanswered};
 use crate::domain::client::{ClientFacts, ClientId, MountedDirectories};
@@ -55,8 +55,8 @@ pub(crate) struct PollTarget<'s> {
     pub(crate) deadline: Duration,
     /// True if the daemon reports whether a server takes clients; otherwise the logs show it.
     pub(crate) server_status: bool,
-    /// True if the devices of its servers are read, which are to be MLOPart devices.
-    pub(crate) mlopart: bool,
+    /// Which servers' devices are read; `None` if this version of MPS has no MLOPart devices.
+    pub(crate) mlopart: Option<MlopartReading<'s>>,
     /// GPUs of this host, which know the memory of each process.
     pub(crate) inventory: &'s Arc<dyn Inventory>,
     /// Sockets of tenants, which show the tenant of a process.
@@ -287,12 +287,16 @@ async fn read(
             servers.push(server);
         }
     }
-    if target.mlopart && !servers.is_empty() {
-        let listed = parse::device_query(&session.send(&Command::DeviceQuery { server: None }).await?)?;
-        for server in &mut servers {
-            let of_server = listed.sections.iter().find(|section| section.server == Some(server.pid));
-            server.mlopart_devices =
-                Some(of_server.map(|section| mlopart_devices(section, gpus)).unwrap_or_default());
+    if let Some(reading) = target.mlopart {
+        if reading.is_due(&servers) {
+            let listed = session.send(&Command::DeviceQuery { server: None }).await?;
+            match parse::device_query(&listed) {
+                Ok(listed) => reading.fill(&mut servers, &listed, gpus),
+                Err(unreadable) if reading.are_desired => return Err(unreadable.into()),
+                Err(_) => reading.keep(&mut servers),
+            }
+        } else {
+            reading.keep(&mut servers);
         }
     }
     let rows = match parse::clients(&session.send(&Command::Ps { server: None }).await?)? {

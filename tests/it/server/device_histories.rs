@@ -97,8 +97,11 @@ fn mlopart_clients_stay_on_their_devices() {
         assert_eq!(host.api().tenant(name, &spec).status, 201);
     }
     let own = |host: &Host| -> Vec<String> {
-        let servers = host.daemon("gpu1")["status"]["effective"]["servers"].clone();
-        let devices = servers[0]["mlopart_devices"].as_array().expect("devices").clone();
+        // The manager may not have seen yet what the history killed.
+        let devices = eventually("MLOPart devices", || {
+            let servers = host.daemon("gpu1")["status"]["effective"]["servers"].clone();
+            servers[0]["mlopart_devices"].as_array().filter(|devices| !devices.is_empty()).cloned()
+        });
         devices.iter().map(|device| device["uuid"].as_str().expect("text").to_owned()).collect()
     };
     for history in 0..histories {

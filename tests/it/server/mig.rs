@@ -153,6 +153,21 @@ fn vanished_instance_is_seen_and_replaced() {
 }
 
 #[test]
+fn maintenance_covers_all_instances_of_gpu() {
+    let host = InProcess::ready_of(PROFILE, "");
+    let one = host.api().post("/api/v1/host/maintenance", &json!({"gpus": ["1/mig0"], "timeout_s": 20}));
+    assert!(one.problem(422, "invalid-request").to_string().contains("name its GPU, GPU 1"), "{}", one.text);
+    let begun = host.api().post("/api/v1/host/maintenance", &json!({"gpus": ["1"], "timeout_s": 20}));
+    host.api().succeeds(&begun);
+    for daemon in ["gpu1-mig0", "gpu1-mig1"] {
+        assert_eq!(host.daemon(daemon)["status"]["phase"], "stopped", "{daemon}");
+    }
+    assert_eq!(host.daemon("gpu0-mig0")["status"]["phase"], "ready");
+    host.api().succeeds(&host.api().delete("/api/v1/host/maintenance"));
+    host.await_ready();
+}
+
+#[test]
 fn mig_mode_under_a_running_daemon_blocks_it() {
     let host = InProcess::ready();
     let gpu = super::gpus::uuid(&host, 1);

@@ -117,6 +117,13 @@ fn server_without_devices_is_replaced_before_handing_out() {
         (daemon["status"]["phase"] == "ready" && host.server_pid("gpu1") != before).then_some(())
     });
     assert_eq!(verify(&host, "early")["outcome"], "verified");
+    // A client that came first is drift.
+    signal(host.server_pid("gpu1"), Signal::KILL);
+    let stranger = Client::start(host.stranger_command("gpu1", ""));
+    let drift = super::incidents::incident(&host, "drift", |_| true);
+    assert!(drift.to_string().contains("device kind of server"), "{drift}");
+    drop(stranger);
+    host.await_ready();
     // And back: whole GPUs again.
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["1"]})).status, 200);
     eventually("the daemon has whole GPUs", || {
@@ -167,6 +174,83 @@ fn what_devices_cannot_have_is_refused() {
         let refused = host.api().put(&format!("/api/v1/daemons/{daemon}"), &spec);
         assert!(refused.status >= 400 && refused.text.contains(words), "{profile}: {}", refused.text);
     }
+}
+
+#[test]
+fn limits_of_single_devices_hold() {
+    let host = InProcess::ready_of(PROFILE, "");
+    divide(&host);
+    let [zero, one] =
+        [0, 1].map(|number| device(&host, number)["mlopart"]["uuid"].as_str().unwrap().to_owned());
+    let limits = json!({"1/mlo0": "1G", "1/mlo1": "2G"});
+    assert_eq!(tenant(&host, "both", &json!([]), &json!({"device_memory_limit": limits})), 201);
+    let set = environment(&host, "both")["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"].as_str().unwrap().to_owned();
+    assert_eq!(set, format!("{zero}=1024M,{one}=2048M"));
+    assert_eq!(verify(&host, "both")["outcome"], "verified");
+    // Each limit is one of a device: what the driver reports of the GPU is no breach.
+    let mut command = host.client_command("both", &["--spin", "600", "--alloc", "768"]);
+    command.args(["--gpus", "0,1"]);
+    let client = Client::start(command);
+    host.listed(client.pid());
+    let sums = host.api().get("/api/v1/gpus/1").ok();
+    assert_eq!((&sums["memory_limits"], &sums["tenants_without_limit"]), (&json!(3_u64 << 30), &json!(0)));
+    assert_eq!(device(&host, 1)["memory_limits"], json!(2_u64 << 30));
+    assert_eq!(host.api().get("/api/v1/incidents?kind=breach").ok()["items"], json!([]));
+    let metrics = host.api().get("/metrics").text;
+    assert_eq!(metrics.matches("mps_manager_gpu_part_info{").count(), 2);
+    drop(client);
+    // Where clients get whole GPUs, such a limit would be nobody's.
+    let spec = json!({"daemon": "gpu0", "uid": 0, "device_memory_limit": {"0/mlo0": "1G"}});
+    let refused = host.api().tenant("another", &spec).problem(409, "not-admitted");
+    assert!(refused.to_string().contains("get whole GPUs"), "{refused}");
+    let spec = json!({"gpus": ["0"], "defaults": {"device_memory_limit": {"0/mlo0": "1G"}}});
+    let refused = host.api().put("/api/v1/daemons/gpu0", &spec).problem(422, "invalid-request");
+    assert!(refused.to_string().contains("get whole GPUs"), "{refused}");
+}
+
+#[test]
+fn manager_that_restarts_reads_devices_again() {
+    let mut host = Host::ready_of(PROFILE, "");
+    divide(&host);
+    assert_eq!(tenant(&host, "kept", &json!([]), &json!({})), 201);
+    let before = host.server_pid("gpu1");
+    host.end_manager(Signal::KILL);
+    host.serve();
+    host.await_ready();
+    assert_eq!(host.server_pid("gpu1"), before, "it was adopted");
+    assert_eq!(verify(&host, "kept")["outcome"], "verified");
+    // Whole GPUs are desired while a client keeps the server, and another manager goes on.
+    let client = host.run_client("kept");
+    assert_eq!(host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["1"]})).status, 200);
+    host.await_reason("gpu1", "RestartRequired");
+    host.end_manager(Signal::KILL);
+    host.serve();
+    host.await_reason("gpu1", "RestartRequired");
+    drop(client);
+    host.await_ready();
+    let verified = verify(&host, "kept");
+    assert_eq!(
+        (of_setting(&verified, "sms")["seen"].as_u64(), &verified["outcome"]),
+        (Some(148), &json!("verified"))
+    );
+}
+
+#[test]
+fn foreign_server_with_devices_is_adopted() {
+    let host = Host::ready_of(PROFILE, "");
+    host.api().succeeds(&host.api().delete("/api/v1/daemons/gpu1?grace_s=0"));
+    let foreign = host.foreign("theirs", &super::gpus::uuid(&host, 1));
+    foreign.control("start_server -uid 0 -mlopart");
+    eventually("it has a server", || !foreign.control("get_server_list").trim().is_empty());
+    let adopted = eventually("it is adopted", || {
+        let adopted = host.adopt("theirs", &foreign, "managed");
+        (adopted.status < 300).then_some(adopted)
+    });
+    assert!(adopted.text.contains("mlopart\":true"), "{}", adopted.text);
+    eventually("it is ready", || host.daemon("theirs")["status"]["phase"] == "ready");
+    let spec = json!({"daemon": "theirs", "uid": 0, "gpus": ["1/mlo1"]});
+    assert_eq!(host.api().tenant("guest", &spec).status, 201);
+    assert_eq!(verify(&host, "guest")["outcome"], "verified");
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn gpu_lines(
     tenants: &[TenantView],
     width: usize,
 ) -> Vec<Line<'static>> {
-    let daemon = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid));
+    let daemon = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid.whole()));
     let index = gpu.place().map_or_else(|| "?".to_owned(), |index| index.to_string());
     let name = gpu.name.as_deref().unwrap_or("unknown GPU").trim_start_matches("NVIDIA ");
     let phase = daemon.and_then(|daemon| daemon.status.as_ref()).map(|status| word(status.phase));

@@ -159,7 +159,8 @@ impl FormSpec for DaemonSpec<GpuRef> {
             let not = holder.map(|holder| format!("daemon {holder} has it")).or(mig);
             DaemonGpuChoice { is_chosen: form.has("gpus", row.gpu.uuid.as_str()), not, row }
         };
-        let gpus = call.gpus().await?.into_iter().map(choice).collect();
+        let gpus =
+            call.gpus().await?.into_iter().filter(|row| row.gpu.mlopart.is_none()).map(choice).collect();
         let title = match &edited {
             Some(name) => format!("Edit daemon {name}"),
             None => "Set up a daemon".to_owned(),

@@ -104,7 +104,10 @@ impl DaemonReconciler {
         now: i64,
     ) -> ReconcileStep {
         let wrong = self.to_write(desired, read);
-        let timeout = if read.servers.is_empty() { SERVER_LISTED_MS } else { SERVER_START_MS };
+        let lacks_mlopart = desired.mlopart && read.servers.iter().any(Server::lacks_mlopart);
+        // MPS keeps a server with clients until they have ended, and starts the requested one then.
+        let is_slow = !(read.servers.is_empty() || lacks_mlopart && clients == 0);
+        let timeout = if is_slow { SERVER_START_MS } else { SERVER_LISTED_MS };
         // A server of another user that is up by now does not answer the request: tenants came or left meanwhile.
         let starting = self.server_requested.is_some_and(|request| {
             now - request.at < timeout && (request.uid == desired.server_uid || !read.is_serving())
@@ -122,8 +125,6 @@ impl DaemonReconciler {
             // The settings are the same under a new generation: the daemon is ready only once they were read under it.
             return ReconcileStep::Sync(wrong);
         }
-        // MPS keeps one with clients until they have ended, and starts the other one then.
-        let lacks_mlopart = desired.mlopart && read.servers.iter().any(Server::lacks_mlopart);
         let needs_server =
             read.servers.is_empty() || lacks_mlopart || (serves_another_user(desired, read) && clients == 0);
         if needs_server && !starting && now >= self.server_retry_at {

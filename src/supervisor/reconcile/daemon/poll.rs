@@ -81,8 +81,16 @@ impl DaemonReconciler {
     fn note_drift(&mut self, desired: &Desired, effective: &Effective, wrote: bool, now: i64) {
         let mut differences = differences(desired, effective);
         differences.retain(|difference| self.was_held(desired, difference));
-        let drift: Vec<Drifted> =
+        let mut drift: Vec<Drifted> =
             drifted(desired, effective, &differences).into_iter().map(|(_, drifted)| drifted).collect();
+        if desired.mlopart && desired.holds_since(self.applied) {
+            let lacking = effective.servers.iter().filter(|server| server.lacks_mlopart());
+            drift.extend(lacking.map(|server| Drifted {
+                setting: format!("device kind of server {}", server.pid),
+                desired: "MLOPart device".to_owned(),
+                read: "whole GPU".to_owned(),
+            }));
+        }
         let is_known = self.drift.present && !wrote && self.drift.last == drift;
         self.drift.present = !drift.is_empty();
         if self.drift.present && !is_known {
