@@ -114,7 +114,8 @@ fn server_without_devices_is_replaced_before_handing_out() {
     signal(before, Signal::KILL);
     eventually("another serves", || {
         let daemon = host.daemon("gpu1");
-        (daemon["status"]["phase"] == "ready" && host.server_pid("gpu1") != before).then_some(())
+        let pid = daemon["status"]["effective"]["servers"][0]["pid"].as_u64();
+        daemon["status"]["phase"] == "ready" && pid.is_some_and(|pid| pid != u64::from(before))
     });
     assert_eq!(verify(&host, "early")["outcome"], "verified");
     // A client that came first is drift.
