@@ -260,6 +260,8 @@ case $uid in
 '' | *[!0-9]*) refuse "SLURM_JOB_UID is $uid, which is not a number" ;;
 esac
 case $gpus in
+MIG-*[!0-9a-zA-Z,-]*) refuse "Slurm names the GPUs of this job as $gpus, which are no MIG UUIDs" ;;
+MIG-*) ;;
 *[!0-9,]*) refuse "Slurm names the GPUs of this job as $gpus: numbers are needed, so gres.conf must give each GPU its File" ;;
 esac
 if [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then

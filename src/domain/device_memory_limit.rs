@@ -28,17 +28,22 @@ impl DeviceMemoryLimit {
     pub fn on(&self, gpu: &GpuUuid) -> Option<MemoryLimit> {
         match self {
             Self::Same(limit) => Some(*limit),
-            // That of an MLOPart device, or else that of its GPU; of a GPU, all that its devices have.
+            // That of an MLOPart device, or else that of its GPU.
             Self::PerGpu(limits) => {
-                let own = limits.iter().find(|(named, _)| {
-                    named == gpu || gpu.is_of(named) && limits.iter().all(|(other, _)| other != gpu)
-                });
-                let of_parts = || {
-                    let parts =
-                        limits.iter().filter(|(named, _)| named.is_of(gpu)).map(|(_, limit)| limit.bytes());
-                    MemoryLimit::from_bytes(parts.reduce(u64::saturating_add)?).ok()
-                };
-                own.map(|(_, limit)| *limit).or_else(of_parts)
+                let own = limits.iter().find(|(named, _)| named == gpu);
+                let of_whole = || limits.iter().find(|(named, _)| gpu.is_of(named));
+                own.or_else(of_whole).map(|(_, limit)| *limit)
+            }
+        }
+    }
+
+    /// Returns the largest limit on a GPU or an MLOPart device of it.
+    pub fn largest_on(&self, gpu: &GpuUuid) -> Option<MemoryLimit> {
+        match self {
+            Self::Same(limit) => Some(*limit),
+            Self::PerGpu(limits) => {
+                let of_gpu = limits.iter().filter(|(named, _)| named.is_of(gpu));
+                of_gpu.map(|(_, limit)| *limit).max_by_key(|limit| limit.bytes())
             }
         }
     }
@@ -317,6 +322,17 @@ mod tests {
             let error = read(json).expect_err(json);
             assert!(error.contains(words), "{json}: {error}");
         }
+    }
+
+    #[test]
+    fn limits_of_devices_are_their_own() {
+        let zero = h200(0).uuid;
+        let [first, second] = [zero.with_mlo(0), zero.with_mlo(1)];
+        let both = DeviceMemoryLimit::PerGpu(vec![(first.clone(), limit("1G")), (zero.clone(), limit("3G"))]);
+        assert_eq!((both.on(&first), both.on(&second)), (Some(limit("1G")), Some(limit("3G"))));
+        let one = DeviceMemoryLimit::PerGpu(vec![(first.clone(), limit("2G"))]);
+        assert_eq!((one.on(&first), one.on(&second), one.on(&zero)), (Some(limit("2G")), None, None));
+        assert_eq!((one.largest_on(&zero), one.largest_on(&h200(1).uuid)), (Some(limit("2G")), None));
     }
 
     #[test]

@@ -52,13 +52,11 @@ impl Effective {
         self.servers.iter().any(Server::is_active)
     }
 
-    /// Returns the MLOPart devices of the server that takes clients.
+    /// Returns the MLOPart devices of the server that takes clients, or else of one that does not: those with a fatal GPU error have clients too.
     pub fn mlopart_devices(&self) -> impl Iterator<Item = &MlopartDevice> {
-        self.servers
-            .iter()
-            .find(|server| server.is_active())
-            .into_iter()
-            .flat_map(|server| server.mlopart_devices.iter().flatten())
+        let active = self.servers.iter().find(|server| server.is_active());
+        let server = active.or_else(|| self.servers.iter().find(|server| server.mlopart_devices.is_some()));
+        server.into_iter().flat_map(|server| server.mlopart_devices.iter().flatten())
     }
 }
 

@@ -48,11 +48,15 @@ impl Resolved {
         devices: &[MlopartDevice],
         limit: impl Fn(&GpuUuid) -> Option<MemoryLimit>,
     ) -> Result<(), InvalidValue> {
-        let mut parts = BTreeMap::new();
+        let (mut seen, mut parts) = (Vec::new(), BTreeMap::new());
         for gpu in &self.gpus {
             let of_gpu = devices.iter().filter(|device| device.name().is_of(gpu));
             let before = parts.len();
-            parts.extend(of_gpu.map(|device| (device.name(), device.uuid.clone())));
+            for device in of_gpu {
+                if parts.insert(device.name(), device.uuid.clone()).is_none() {
+                    seen.push(device.name());
+                }
+            }
             if parts.len() == before {
                 let there: Vec<String> = devices.iter().map(|device| device.name().to_string()).collect();
                 let there = if there.is_empty() {
@@ -65,8 +69,8 @@ impl Resolved {
                 )));
             }
         }
-        self.gpus = parts.keys().cloned().collect();
-        self.memory = parts.keys().filter_map(|device| Some((device.clone(), limit(device)?))).collect();
+        self.memory = seen.iter().filter_map(|device| Some((device.clone(), limit(device)?))).collect();
+        self.gpus = seen;
         self.mlopart = parts;
         Ok(())
     }

@@ -195,10 +195,18 @@ impl TenantSpec {
         self.gpus.is_empty() || self.gpus.iter().any(|named| named.is_of(gpu) || gpu.is_of(named))
     }
 
-    /// Returns its memory limit on a GPU: its own, or the daemon's default.
+    /// Returns its memory limit on a GPU: its own, or the daemon's default. Of a GPU of which it names MLOPart devices, all of these together.
     pub fn memory_limit(&self, daemon: &DaemonSpec, gpu: &GpuUuid) -> Option<MemoryLimit> {
-        let on = |limit: &Option<DeviceMemoryLimit>| limit.as_ref().and_then(|limit| limit.on(gpu));
-        on(&self.device_memory_limit).or_else(|| on(&daemon.defaults.device_memory_limit))
+        let on = |limit: &Option<DeviceMemoryLimit>, gpu| limit.as_ref().and_then(|limit| limit.on(gpu));
+        let own = |gpu| {
+            on(&self.device_memory_limit, gpu).or_else(|| on(&daemon.defaults.device_memory_limit, gpu))
+        };
+        let mut named = self.gpus.iter().filter(|named| *named != gpu && named.is_of(gpu)).peekable();
+        if named.peek().is_none() {
+            return own(gpu);
+        }
+        let bytes = named.map(|device| own(device).map(MemoryLimit::bytes));
+        MemoryLimit::from_bytes(bytes.reduce(|sum, one| sum?.checked_add(one?))??).ok()
     }
 
     /// Returns true if it states its share of the SMs itself.

@@ -177,8 +177,9 @@ async fn legacy(context: &PluginContext, name: &TenantName) -> Result<ContainerA
         return Err(no_container(name, environment.container_refused));
     };
     // A container gets the GPU of an MLOPart device, which no runtime knows.
-    let gpus: BTreeSet<String> = container.gpus.iter().map(|gpu| gpu.whole().to_string()).collect();
-    let visible = ("NVIDIA_VISIBLE_DEVICES".to_owned(), gpus.into_iter().collect::<Vec<_>>().join(","));
+    let mut gpus: Vec<String> = container.gpus.iter().map(|gpu| gpu.whole().to_string()).collect();
+    gpus.dedup();
+    let visible = ("NVIDIA_VISIBLE_DEVICES".to_owned(), gpus.join(","));
     let envs = container.defaults.into_iter().chain(environment.variables).chain([visible]).collect();
     let mount = |path: String, read_only| Mount { container_path: path.clone(), host_path: path, read_only };
     let mut mounts = vec![mount(container.mount, true)];

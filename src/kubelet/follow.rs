@@ -22,11 +22,11 @@ const RETRY: Duration = Duration::from_millis(250);
 
 /// Keeps the offer current until shutdown.
 pub(super) async fn keep_offer(context: &PluginContext) {
-    let mut lost: Option<Instant> = None;
+    let (mut lost, mut gpus): (Option<Instant>, Vec<GpuView>) = (None, Vec::new());
     // Before the first offer, so that no pod is placed on a GPU that is shared already.
     learn_replicated(context).await;
     loop {
-        if let Err(error) = follow(context, &mut lost).await
+        if let Err(error) = follow(context, &mut lost, &mut gpus).await
             && lost.is_none()
         {
             tracing::warn!(%error, "the manager does not answer");
@@ -59,12 +59,18 @@ async fn learn_replicated(context: &PluginContext) {
 }
 
 /// Keeps the offer current until the manager ends the stream of its events or does not answer.
-async fn follow(context: &PluginContext, lost: &mut Option<Instant>) -> Result<(), ClientError> {
+///
+/// `gpus` are those that were listed last.
+async fn follow(
+    context: &PluginContext,
+    lost: &mut Option<Instant>,
+    gpus: &mut Vec<GpuView>,
+) -> Result<(), ClientError> {
     let client = &context.client;
     // The stream begins now, so that no event is missed between it and the reading that follows.
     let mut stream = answered(client.stream(EVENTS)).await?;
     // Before any event is taken: a class is named by the SMs of its GPUs.
-    let mut gpus = answered(gpus_of(client)).await?;
+    *gpus = with_absent_parts(answered(gpus_of(client)).await?, std::mem::take(gpus));
     let mut replicated = context.replicated.subscribe();
     let mut due = interval(REFRESH);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -80,13 +86,14 @@ async fn follow(context: &PluginContext, lost: &mut Option<Instant>) -> Result<(
             },
         };
         if is_due {
-            gpus = with_absent_parts(answered(gpus_of(client)).await?, gpus);
+            let listed = answered(gpus_of(client)).await?;
+            *gpus = with_absent_parts(listed, std::mem::take(gpus));
         }
         let daemons: Vec<DaemonView> = answered(daemons(client)).await?;
         if lost.take().is_some() {
             tracing::info!("the manager answers");
         }
-        context.publish(NodeOffer::of(&daemons, &gpus).beside(&replicated.borrow_and_update()));
+        context.publish(NodeOffer::of(&daemons, gpus).beside(&replicated.borrow_and_update()));
         if let Some(file) = &context.options.features_file
             && let Err(error) = facts::keep(file, &daemons)
         {

@@ -92,9 +92,11 @@ impl NodeOffer {
         for place in self.classes.values_mut().flatten().filter(|place| place.fault.is_none()) {
             place.fault = replicated.get(&place.gpu.whole()).map(|resource| {
                 format!(
-                    "another device plugin shares {} too, as {resource}: take sharing out of its configuration for this node, or take it \
-                     off the node",
-                    place.gpu
+                    "another device plugin {} {} too, as {resource}: take {} out of its configuration for this node, or take it off the \
+                     node",
+                    if place.gpu.is_mig() { "offers" } else { "shares" },
+                    place.gpu,
+                    if place.gpu.is_mig() { "the instance" } else { "sharing" },
                 )
             });
         }

@@ -253,7 +253,7 @@ fn within_gpu(
 ) -> Result<(), AdmissionError> {
     let Some(total) = gpu.memory_total else { return Ok(()) };
     let beyond = |limit: &Option<DeviceMemoryLimit>| {
-        limit.as_ref()?.on(&gpu.uuid).filter(|limit| limit.bytes() > total)
+        limit.as_ref()?.largest_on(&gpu.uuid).filter(|limit| limit.bytes() > total)
     };
     let own = on_gpu.iter().find_map(|(name, tenant)| {
         let limit = beyond(&tenant.device_memory_limit)?;

@@ -62,7 +62,11 @@ impl Service {
                 view.gpus.clone_from(&gpus);
                 gpus
             }
-            None if looks_ahead => backend.gpus().await?.into_iter().map(|gpu| gpu.uuid).collect(),
+            // An MLOPart device has no device file of its own.
+            None if looks_ahead => {
+                let devices = backend.gpus().await?.into_iter().filter(|gpu| gpu.mlopart.is_none());
+                devices.map(|gpu| gpu.uuid).collect()
+            }
             None => return Ok(view),
         };
         // The phase must be readable even when the driver is faulty or hangs.

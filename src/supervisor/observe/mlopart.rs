@@ -1,7 +1,7 @@
 //! MLOPart devices of a server, by its list of devices.
 
 use crate::domain::GpuUuid;
-use crate::domain::daemon::Server;
+use crate::domain::daemon::{Server, ServerStatus};
 use crate::domain::mlopart::MlopartDevice;
 use crate::mps::parse::{DeviceSection, Devices};
 
@@ -17,18 +17,24 @@ pub(crate) struct MlopartReading<'s> {
 impl MlopartReading<'_> {
     fn known(&self, server: &Server) -> Option<&Server> {
         let is_it = |before: &&Server| (before.pid, before.start_time) == (server.pid, server.start_time);
-        let is_read = |before: &&Server| !self.are_desired || before.mlopart_devices.is_some();
-        self.before.iter().find(is_it).filter(|before| before.is_active()).filter(is_read)
+        self.before.iter().find(is_it)
     }
 
-    /// Returns true if a server was not read before, or had no devices yet that it is to have.
+    /// Returns true if a server that takes clients was not read before, or had no devices yet that it is to have.
     pub(super) fn is_due(&self, servers: &[Server]) -> bool {
-        servers.iter().any(|server| self.known(server).is_none())
+        let is_read = |before: &Server| {
+            before.status == ServerStatus::Active
+                && (!self.are_desired || before.mlopart_devices.is_some())
+                && !before.lacks_mlopart()
+        };
+        let mut active = servers.iter().filter(|server| server.status == ServerStatus::Active);
+        active.any(|server| !self.known(server).is_some_and(is_read))
     }
 
-    /// Fills in the devices of servers; those that were read before have the same as then.
+    /// Fills in the devices of the servers that take clients.
     pub(super) fn fill(&self, servers: &mut [Server], listed: &Devices, gpus: &[GpuUuid]) {
-        for server in servers {
+        self.keep(servers);
+        for server in servers.iter_mut().filter(|server| server.status == ServerStatus::Active) {
             let of_server = listed.sections.iter().filter(|section| section.server == Some(server.pid));
             let devices: Vec<MlopartDevice> =
                 of_server.flat_map(|section| mlopart_devices(section, gpus)).collect();

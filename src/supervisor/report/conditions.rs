@@ -284,13 +284,6 @@ fn reasons(
             let message = "it was started for other GPUs or users, or in another mode, and is replaced as soon as no client is connected";
             (ConditionReason::RestartRequired, message.to_owned())
         }),
-        // 4. Settings: left as others made them, then those that are being written.
-        drift.then(|| (ConditionReason::SettingsDrifted, format!("another program changed its settings: {}", changed.join(", ")))),
-        (!wrong.is_empty()).then(|| (ConditionReason::SettingsDiffer, format!("settings differ from the spec: {}", wrong.join(", ")))),
-        // 5. Its layout.
-        state.layout.unready(desired),
-        // 6. Its server.
-        effective.servers.is_empty().then(|| no_server(state, desired)),
         effective.servers.iter().find(|server| desired.mlopart && server.lacks_mlopart()).map(|server| {
             let message = format!(
                 "server {} gives clients whole GPUs: MPS starts such a server for a client that comes before the manager's request. It is \
@@ -299,6 +292,13 @@ fn reasons(
             );
             (ConditionReason::NoMlopartDevices, message)
         }),
+        // 4. Settings: left as others made them, then those that are being written.
+        drift.then(|| (ConditionReason::SettingsDrifted, format!("another program changed its settings: {}", changed.join(", ")))),
+        (!wrong.is_empty()).then(|| (ConditionReason::SettingsDiffer, format!("settings differ from the spec: {}", wrong.join(", ")))),
+        // 5. Its layout.
+        state.layout.unready(desired),
+        // 6. Its server.
+        effective.servers.is_empty().then(|| no_server(state, desired)),
         other.filter(|_| !serving).map(|server| {
             let message = format!("server {} is {} and takes no clients yet", server.pid, server.status);
             (ConditionReason::ServerStarting, message)

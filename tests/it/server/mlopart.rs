@@ -184,7 +184,8 @@ fn limits_of_single_devices_hold() {
     let [zero, one] =
         [0, 1].map(|number| device(&host, number)["mlopart"]["uuid"].as_str().unwrap().to_owned());
     let limits = json!({"1/mlo0": "1G", "1/mlo1": "2G"});
-    assert_eq!(tenant(&host, "both", &json!([]), &json!({"device_memory_limit": limits})), 201);
+    let named = json!(["1/mlo0", "1/mlo1"]);
+    assert_eq!(tenant(&host, "both", &named, &json!({"device_memory_limit": limits})), 201);
     let set = environment(&host, "both")["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"].as_str().unwrap().to_owned();
     assert_eq!(set, format!("{zero}=1024M,{one}=2048M"));
     assert_eq!(verify(&host, "both")["outcome"], "verified");
@@ -196,6 +197,10 @@ fn limits_of_single_devices_hold() {
     let sums = host.api().get("/api/v1/gpus/1").ok();
     assert_eq!((&sums["memory_limits"], &sums["tenants_without_limit"]), (&json!(3_u64 << 30), &json!(0)));
     assert_eq!(device(&host, 1)["memory_limits"], json!(2_u64 << 30));
+    // Of one who sees every device, and has a limit on one, the others have none.
+    assert_eq!(tenant(&host, "half", &json!([]), &json!({"device_memory_limit": {"1/mlo0": "1G"}})), 201);
+    let sums = host.api().get("/api/v1/gpus/1").ok();
+    assert_eq!((&sums["memory_limits"], &sums["tenants_without_limit"]), (&json!(3_u64 << 30), &json!(1)));
     assert_eq!(host.api().get("/api/v1/incidents?kind=breach").ok()["items"], json!([]));
     let metrics = host.api().get("/metrics").text;
     assert_eq!(metrics.matches("mps_manager_gpu_part_info{").count(), 2);

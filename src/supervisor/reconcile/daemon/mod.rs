@@ -21,7 +21,7 @@ pub use self::decide::ReconcileStep;
 pub use self::phase::serves_another_user;
 use super::layout::LayoutReconciler;
 use super::wedge::WedgeDetector;
-use crate::domain::daemon::{Effective, Waiting};
+use crate::domain::daemon::{Effective, Server, Waiting};
 use crate::domain::drift::DriftStatus;
 use crate::domain::partitions::GpuPartitions;
 use crate::domain::plan::Desired;
@@ -254,6 +254,10 @@ impl DaemonReconciler {
 
     /// Notes that a server was requested.
     pub fn server_requested(&mut self, uid: u32, now: i64) {
+        // The request before brought no server with MLOPart devices: it is repeated ever more seldom.
+        if self.server_requested.is_some() && self.lacks_mlopart() {
+            self.server_ended(None, now);
+        }
         self.server_requested = Some(ServerRequest { uid, at: now });
         self.next_poll = now + SERVER_POLL_MS;
     }
@@ -301,6 +305,10 @@ impl DaemonReconciler {
         !desired.is_observed()
             && (self.process.as_ref().is_some_and(|process| !process.fits(desired))
                 || !desired.mlopart && self.has_mlopart())
+    }
+
+    fn lacks_mlopart(&self) -> bool {
+        self.seen.as_ref().is_some_and(|effective| effective.servers.iter().any(Server::lacks_mlopart))
     }
 
     /// Returns true if a server with MLOPart devices was read.

@@ -55,7 +55,9 @@ impl DaemonReconciler {
                 }
                 let present = self.seen.as_ref().and_then(|effective| effective.partitions.as_deref());
                 self.layout.polled(desired, present, now);
-                let starting = self.server_requested.is_some() && !serving;
+                let starting = self.server_requested.is_some_and(|request| {
+                    !serving && (now - request.at < SERVER_LISTED_MS || !self.lacks_mlopart())
+                });
                 self.next_poll = now + if starting { SERVER_POLL_MS } else { interval.0 };
             }
             failed => {
@@ -83,7 +85,7 @@ impl DaemonReconciler {
         differences.retain(|difference| self.was_held(desired, difference));
         let mut drift: Vec<Drifted> =
             drifted(desired, effective, &differences).into_iter().map(|(_, drifted)| drifted).collect();
-        if desired.mlopart && desired.holds_since(self.applied) {
+        if desired.mlopart && !desired.is_observed() && desired.holds_since(self.applied) {
             let lacking = effective.servers.iter().filter(|server| server.lacks_mlopart());
             drift.extend(lacking.map(|server| Drifted {
                 setting: format!("device kind of server {}", server.pid),
