@@ -227,6 +227,7 @@ fn manager_that_restarts_reads_devices_again() {
     assert_eq!(verify(&host, "kept")["outcome"], "verified");
     // Whole GPUs are desired while a client keeps the server, and another manager goes on.
     let client = host.run_client("kept");
+    host.listed(client.pid());
     assert_eq!(host.api().put("/api/v1/daemons/gpu1", &json!({"gpus": ["1"]})).status, 200);
     host.await_reason("gpu1", "RestartRequired");
     host.end_manager(Signal::KILL);
