@@ -1,4 +1,4 @@
-//! What a daemon's spec may not say, on any host.
+//! Checks of a daemon's spec that hold on any host.
 
 use super::InvalidValue;
 use super::daemon::{AdmissionMode, DEFAULT_LIMIT, DaemonSpec, Mode};

@@ -350,7 +350,7 @@ pub fn shown_index(gpu: &Gpu, host: &[Gpu]) -> Option<DeviceIndex> {
     (gpu.present || !host.iter().any(is_taken)).then_some(gpu.index)
 }
 
-/// Returns the name of a GPU for whoever replaces its board: `GPU 2 (PCI 00000000:1A:00.0)`. A MIG instance has no board of its own.
+/// Returns the name of a GPU for a person who replaces its board: `GPU 2 (PCI 00000000:1A:00.0)`. A MIG instance has no board of its own.
 pub fn board_name(gpu: &Gpu, host: &[Gpu]) -> String {
     if gpu.mig.is_some() {
         return full_name(&gpu.uuid, host);

@@ -2,7 +2,7 @@
 
 use super::DaemonReconciler;
 use super::phase::serves_another_user;
-use crate::domain::daemon::{Effective, Server};
+use crate::domain::daemon::Effective;
 use crate::domain::difference::{SettingDifference, differences, drifted};
 use crate::domain::drift::DriftPolicy;
 use crate::domain::plan::Desired;
@@ -104,7 +104,7 @@ impl DaemonReconciler {
         now: i64,
     ) -> ReconcileStep {
         let wrong = self.to_write(desired, read);
-        let lacks_mlopart = desired.mlopart && read.servers.iter().any(Server::lacks_mlopart);
+        let lacks_mlopart = desired.mlopart && self.lacks_mlopart();
         // MPS keeps a server with clients until they have ended, and starts the requested one then.
         let is_slow = !(read.servers.is_empty() || lacks_mlopart && clients == 0);
         let timeout = if is_slow { SERVER_START_MS } else { SERVER_LISTED_MS };
