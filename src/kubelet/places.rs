@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::domain::condition::{Condition, ConditionReason, ConditionType};
+use crate::domain::count::counted;
 use crate::domain::daemon::{DaemonSpec, Mode};
 use crate::domain::percentage::ThreadPercentage;
 use crate::domain::provisioning::{ShareBasis, SharingTenant, SmShare, TenantWeight};
@@ -116,7 +117,7 @@ impl NodeOffer {
         let words = |(class, places): (&String, &Vec<DevicePlace>)| {
             let mut gpus: Vec<&GpuUuid> = places.iter().map(|place| &place.gpu).collect();
             gpus.dedup();
-            format!("{class}: {} places on {} GPUs", places.len(), gpus.len())
+            format!("{class}: {} on {}", counted(places.len(), "place"), counted(gpus.len(), "device"))
         };
         if self.classes.is_empty() {
             return "nothing: no daemon has expected_clients, which a template's clients_per_gpu sets"

@@ -277,7 +277,12 @@ fn seed(dir: &Path) -> Result<String, WorldError> {
     Ok(fs::read_to_string(&path).map_err(at(&path))?.trim().to_owned())
 }
 
+/// Makes the files of a GPU, unless they are there: those of another user cannot be changed.
 fn prepare(gpu: &Path) -> Result<(), WorldError> {
+    let compute_mode = gpu.join("compute_mode");
+    if compute_mode.exists() {
+        return Ok(());
+    }
     let processes = gpu.join("processes");
     fs::create_dir_all(&processes).map_err(at(&processes))?;
     // No sticky bit: a dead process's file may be removed, or taken over with its PID, by any other uid.
@@ -287,7 +292,8 @@ fn prepare(gpu: &Path) -> Result<(), WorldError> {
     let lock = gpu.join("memory.lock");
     write_once(&lock, b"")?;
     fs::set_permissions(&lock, Permissions::from_mode(0o666)).map_err(at(&lock))?;
-    write_once(&gpu.join("compute_mode"), b"default\n")
+    // Last, so that a GPU with this file has all.
+    write_once(&compute_mode, b"default\n")
 }
 
 /// Makes the device files, also in a world of before there were any.

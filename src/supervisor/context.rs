@@ -146,11 +146,7 @@ impl SupervisorContext {
         let partitioned = if foreign.daemon.mode == Mode::Static { gpus.as_slice() } else { &[] };
         let server_status = self.capability.server_status();
         let target = PollTarget {
-            mlopart: self
-                .capability
-                .lacks_mlopart()
-                .is_none()
-                .then_some(MlopartReading { are_desired: false, before: &[] }),
+            mlopart: MlopartReading::of(&self.capability, false, &[]),
             control: &*control,
             partitioned,
             deadline: self.deadline,

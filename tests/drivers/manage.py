@@ -98,7 +98,7 @@ def settings(effective):
 def capabilities(host, version):
     has = {one["name"]: one["available"] for one in host.api("GET", "/host")["capabilities"]}
     newer = version != "535"
-    expected = {"static_partitions": False, "multi_user": version == "555", "server_status": newer, "device_query": False, "guarded_defaults": newer}
+    expected = {"static_partitions": False, "mlopart": False, "multi_user": version == "555", "server_status": newer, "device_query": False, "guarded_defaults": newer}
     assert has == expected, has
     text, _ = host.cli("host", "get")
     assert "Guarded defaults" in text and "since CUDA 13.0" in text, text

@@ -50,7 +50,7 @@ until grep -q 'this node offers' "$scratch/plugin.log"; do
     [ "$SECONDS" -lt "$end" ] || fail "the plugin offers nothing: $(cat "$scratch/plugin.log")"
     sleep 0.1
 done
-class=$(sed -n 's/.*this node offers \([^:]*\): 8 places on 2 GPUs.*/\1/p' "$scratch/plugin.log")
+class=$(sed -n 's/.*this node offers \([^:]*\): 8 places on 2 devices.*/\1/p' "$scratch/plugin.log")
 for pod in deploy/kubernetes/example.yaml "$scratch/pod.yaml"; do
     grep -q "mps-manager.dev/$class: 1\$" "$pod" || fail "$pod does not request what is offered, 8 places of $class"
 done

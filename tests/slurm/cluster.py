@@ -43,9 +43,14 @@ MinJobAge=3600
 ReturnToService=0
 """
 
-# The Prolog and its time, for what it takes until the environment is there.
+# The Prolog and its time, for what it takes until the environment is there. Where Slurm has NVML, it names MIG instances by their UUIDs in place
+# of numbers, which stand in a file here.
 TIMED = """#!/bin/sh
 . {home}/environment
+if [ -e {home}/instances ]; then
+    CUDA_VISIBLE_DEVICES=$(for number in $(echo "$SLURM_JOB_GPUS" | tr , ' '); do sed -n "$((number + 1))p" {home}/instances; done | paste -sd ,)
+    export CUDA_VISIBLE_DEVICES
+fi
 begin=$(date +%s%N)
 {scripts}/prolog.sh
 status=$?
@@ -71,10 +76,11 @@ def installed(path, text):
 
 
 class Cluster:
-    """munged, slurmctld and slurmd; `close` ends them and every job."""
+    """munged, slurmctld and slurmd; `close` ends them and every job. Its devices are two GPUs, or MIG instances of these UUIDs."""
 
-    def __init__(self, host):
+    def __init__(self, host, instances=()):
         self.host, self.home = host, host.home / "slurm"
+        self.devices = len(instances) or 2
         self.records, self.results = self.home / "records", self.home / "results"
         self.processes, self.logs = [], []
         self.programs = self.home / "programs"
@@ -86,6 +92,8 @@ class Cluster:
         installed(self.programs / "logger", f'#!/bin/sh\necho "$*" >>{self.home}/scripts.log\n')
         self.name = socket.gethostname().split(".")[0]
         self.install()
+        if instances:
+            (self.home / "instances").write_text("".join(f"{uuid}\n" for uuid in instances))
         self.configure()
         path = f"{self.programs}:{SYSTEM_PATH}"
         self.environment = {"PATH": path, "SLURM_CONF": str(self.home / "slurm.conf"), "HOME": "/", "LC_ALL": "C"}
@@ -116,18 +124,20 @@ class Cluster:
         (self.home / "slurm-shares.conf").write_text(shares(example))
         # Slurm takes device files only, and those of the simulated GPUs are plain ones.
         (self.home / "dev").mkdir()
-        for number in range(2):
+        for number in range(self.devices):
             os.mknod(self.home / f"dev/nvidia{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
 
     def configure(self, change=lambda text: text, first_job=1):
         """Slurm's configuration: the examples of deploy/slurm, with a change to both."""
         name = self.name
         conf = change((ROOT / "deploy/slurm/slurm.conf").read_text())
+        conf = conf.replace("Gres=gpu:2,shard:16", f"Gres=gpu:{self.devices},shard:{8 * self.devices}")
         conf = conf.replace("/etc/slurm/mps-manager", str(self.home)).replace("Nodes=gpu[01-08]", f"Nodes={name}")
         conf = conf.replace("NodeName=gpu[01-08]", f"NodeName={name} NodeAddr=127.0.0.1")
         ports = {"controller_port": free_port(), "node_port": free_port()}
         (self.home / "slurm.conf").write_text(conf + ONE_MACHINE.format(name=name, home=self.home, first_job=first_job, **ports))
         gres = change((ROOT / "deploy/slurm/gres.conf").read_text())
+        gres = gres.replace("nvidia[0-1]", f"nvidia[0-{self.devices - 1}]").replace("shard Count=16", f"shard Count={8 * self.devices}")
         (self.home / "gres.conf").write_text(gres.replace("/dev/nvidia", f"{self.home}/dev/nvidia"))
 
     def daemon(self, *command, **options):

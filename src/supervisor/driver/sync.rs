@@ -27,10 +27,11 @@ impl Driver {
                 partitioned,
                 deadline,
                 server_status: self.context.capability.server_status(),
-                mlopart: self.context.capability.lacks_mlopart().is_none().then_some(MlopartReading {
-                    are_desired: desired.mlopart,
-                    before: self.state.seen.as_ref().map_or(&[], |effective| &effective.servers),
-                }),
+                mlopart: MlopartReading::of(
+                    &self.context.capability,
+                    desired.mlopart,
+                    self.state.seen.as_ref().map_or(&[], |effective| &effective.servers),
+                ),
                 inventory: &self.context.inventory,
                 handouts: &self.context.handouts,
             },

@@ -3,6 +3,7 @@
 use crate::domain::GpuUuid;
 use crate::domain::daemon::{Server, ServerStatus};
 use crate::domain::mlopart::MlopartDevice;
+use crate::mps::Capability;
 use crate::mps::parse::{DeviceSection, Devices};
 
 /// Servers whose devices are read: those of a server never change.
@@ -14,7 +15,12 @@ pub(crate) struct MlopartReading<'s> {
     pub(crate) before: &'s [Server],
 }
 
-impl MlopartReading<'_> {
+impl<'s> MlopartReading<'s> {
+    /// Returns what is to be read where the control program can have such devices.
+    pub(crate) fn of(capability: &Capability, are_desired: bool, before: &'s [Server]) -> Option<Self> {
+        capability.lacks_mlopart().is_none().then_some(Self { are_desired, before })
+    }
+
     fn known(&self, server: &Server) -> Option<&Server> {
         let is_it = |before: &&Server| (before.pid, before.start_time) == (server.pid, server.start_time);
         self.before.iter().find(is_it)

@@ -1,6 +1,8 @@
 //! MIG instances as devices of daemons, on the simulated host, which follows NVIDIA's documentation.
 
 use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -12,6 +14,7 @@ use super::verification::verify;
 use crate::harness::{Client, Host, InProcess, Served, eventually};
 
 pub(super) const PROFILE: &str = "h100x2-mig@13.1";
+const NOBODY: u32 = 65_534;
 
 /// The devices of the host by their places, as `1/mig0`.
 fn devices(host: &Served) -> Vec<(String, Value)> {
@@ -93,6 +96,24 @@ fn tenants_of_instances_are_verified_and_kept_apart() {
     assert_eq!(found["daemon"], "gpu1-mig0", "{found}");
     assert!(right.is_running());
     assert_eq!(host.daemon("gpu1-mig1")["status"]["phase"], "ready");
+}
+
+#[test]
+fn other_users_are_clients_of_instances() {
+    if !crate::harness::is_root() {
+        return;
+    }
+    let host = InProcess::ready_of(PROFILE, "");
+    let program = host.program_for_everybody();
+    let spec = json!({"daemon": "gpu1-mig0", "uid": NOBODY, "active_thread_percentage": 50});
+    assert_eq!(host.api().tenant("guest", &spec).status, 201);
+    let environment = host.client_command("guest", &[]);
+    let environment = environment.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    let mut command = Command::new(program);
+    command.args(["sim", "client", "--json"]).env_clear().envs(environment).uid(NOBODY).gid(NOBODY);
+    let seen: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    assert_eq!(seen["devices"][0]["uuid"], device(&host, "1/mig0")["uuid"], "{seen}");
+    assert_eq!(seen["devices"][0]["sms"], 30, "{seen}");
 }
 
 #[test]

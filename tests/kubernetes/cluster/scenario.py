@@ -5,13 +5,14 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from cluster import CHECKPOINT, HERE, NODE, RUNTIME_DIR, Cluster, processes, run
 from host import BINARY, of_process
 from node import NAMESPACE, Node, mps, say, until
 from table import Row, percentile, print_table
-from workload import EIGHTH, QUARTER, Workload
+from workload import EIGHTH, Size, Workload
 
 TWO_CLASSES = """version: v1
 templates:
@@ -21,6 +22,22 @@ daemons:
   gpu0: {gpus: [0]}
   gpu1: {gpus: [1]}
 """
+
+# Hosts whose devices are parts of GPUs: a profile, a host file, and the classes that it offers, with what a client sees of a place.
+INSTANCES = ("h100x2-mig@13.1", """version: v1
+templates:
+  kubernetes: {daemons: [small, large], clients_per_gpu: 2, device_memory_limit: 4G}
+daemons:
+  small: {gpus: [0/mig3]}
+  large: {gpus: [1/mig0]}
+""", [Size("sm8-4g", 8, 4, 2), Size("sm30-4g", 30, 4, 2)])
+MLOPART = ("b300x2@13.1", """version: v1
+templates:
+  kubernetes: {daemons: [gpu0, gpu1], clients_per_gpu: 2, device_memory_limit: 4G}
+daemons:
+  gpu0: {gpus: [0], mlopart: true}
+  gpu1: {gpus: [1], mlopart: true}
+""", [Size("p50-4g", 34, 4, 8)])
 
 # The manager in the DaemonSet.
 IN_POD = ["serve", "--sim=h200x2"]
@@ -206,25 +223,33 @@ def two_classes(node, cluster):
     say("ok: pods of two classes have the places of theirs, and those of the one wait while the other's are free")
 
 
-def killed_service(node, cluster, one):
-    """The manager as a service of the node, and the plugin alone in the DaemonSet: no client is lost with the manager."""
-    config, host = cluster.home / "config.toml", cluster.home / "host.yaml"
-    config.write_text('listen = "127.0.0.1:0"\nsim = "h200x2"\n')
+def serve(cluster, profile, host):
+    """The manager as a service of the node, on a simulated host with this host file."""
+    (cluster.home / "host.yaml").write_text(host)
+    cluster.daemon("mps-manager", BINARY, "serve", "--listen=127.0.0.1:0", f"--sim={profile}", f"--apply={cluster.home}/host.yaml", "--rm")
 
-    def serve():
-        cluster.daemon("mps-manager", BINARY, "serve", "--config", config, "--apply", host, "--rm")
+
+def stop_service(cluster):
+    service = cluster.running.pop("mps-manager")
+    service.terminate()
+    assert service.wait(60) == 0, "the manager did not stop in order"
+    assert not simulated() and not RUNTIME_DIR.exists(), "the manager left daemons or its directory"
+
+
+def killed_service(node, cluster, one):
+    """The plugin alone in the DaemonSet: no client is lost with the manager."""
 
     def killed():
         cluster.kill("mps-manager")
         until("all places are unhealthy", lambda: not any(cluster.allocatable().values()))
-        serve()
+        serve(cluster, "h200x2", host)
         node.until_offered(sm32_20g=8)
 
     cluster.kubectl("apply", "-k", HERE / "plugin-only")
     node.replace_daemon_pod(containers=1)
     until("manager and daemons have ended with their pod", lambda: not processes(*IN_POD) and not simulated())
-    host.write_text(json.loads(cluster.kubectl("get", "configmap", "mps-manager", "-n", NAMESPACE, "-o", "json"))["data"]["host.yaml"])
-    serve()
+    host = json.loads(cluster.kubectl("get", "configmap", "mps-manager", "-n", NAMESPACE, "-o", "json"))["data"]["host.yaml"]
+    serve(cluster, "h200x2", host)
     node.until_offered(sm32_20g=8)
     one.scale(8)
     all_run = (one, 8, 0)
@@ -238,16 +263,38 @@ def killed_service(node, cluster, one):
     node.nothing_left()
 
 
+def parts(node, cluster, profile, host, sizes):
+    """Pods on devices that are parts of GPUs: as many as there are places, and one more of each class."""
+    stop_service(cluster)
+    serve(cluster, profile, host)
+    # Its directory was removed, of which the plugin's pod has the earlier one.
+    until("the manager answers", lambda: node.tenants() is not None)
+    node.replace_daemon_pod(containers=1)
+    node.until_offered(**{size.name: size.places for size in sizes})
+    workloads = [Workload(cluster, size.name, size) for size in sizes]
+    for workload, size in zip(workloads, sizes):
+        workload.scale(size.places + 1)
+    all_run = [(workload, size.places, 1) for workload, size in zip(workloads, sizes)]
+    node.settle(f"{profile}: all places", *all_run)
+    running = [(workload, pod) for workload in workloads for pod in workload.pods() if pod["status"]["phase"] == "Running"]
+    devices = Counter(workload.clients_seen(pod)[-1][1]["devices"][0]["uuid"] for workload, pod in running)
+    assert set(devices.values()) == {2}, f"a device has two places, and pods on them saw {devices}"
+    node.disturb(f"{profile}: all places", "plugin", lambda: kill_plugin(node), *all_run)
+    no_incident(node)
+    for workload in workloads:
+        workload.scale(0)
+    node.settle(f"{profile}: scale to 0", *[(workload, 0, 0) for workload in workloads])
+    node.nothing_left()
+    say(f"ok: {profile}: {sum(size.places for size in sizes)} pods on {len(devices)} devices, and one more of each class waits")
+
+
 def removed(node, cluster):
     """Nothing of ours is left on the node, without its manifests."""
     node.collect()
     cluster.kubectl("delete", "-k", HERE / "plugin-only")
     until("the plugin has ended", lambda: not processes("kubelet-plugin", "--legacy-env"))
     assert not list(CHECKPOINT.parent.glob("mps-manager-*.sock")), "the plugin left a socket"
-    service = cluster.running.pop("mps-manager")
-    service.terminate()
-    assert service.wait(60) == 0, "the manager did not stop in order"
-    assert not simulated() and not RUNTIME_DIR.exists(), "the manager left daemons or its directory"
+    stop_service(cluster)
     node.rows.append(Row("manifests deleted", left=0))
     say("ok: without the manifests there is no socket, daemon or directory of the manager")
 
@@ -270,6 +317,8 @@ def scenario(node, cluster):
     paused(node, cluster)
     two_classes(node, cluster)
     killed_service(node, cluster, one)
+    parts(node, cluster, *INSTANCES)
+    parts(node, cluster, *MLOPART)
     removed(node, cluster)
 
 

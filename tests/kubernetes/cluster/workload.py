@@ -2,12 +2,23 @@
 
 import json
 from datetime import datetime
+from typing import NamedTuple
 
 from cluster import POD_LOGS, RUNTIME_DIR
 
 GIB = 1 << 30
-# What a place is: SMs and GiB.
-QUARTER, EIGHTH = ("sm32-20g", 32, 20), ("sm16-10g", 16, 10)
+
+
+class Size(NamedTuple):
+    """A class of places: what a client sees of one, and how many a host has."""
+
+    name: str
+    sms: int
+    gib: int
+    places: int
+
+
+QUARTER, EIGHTH = Size("sm32-20g", 32, 20, 8), Size("sm16-10g", 16, 10, 8)
 
 # Keeps so many clients, each of which says first what it sees. None is started outside MPS: while there is no daemon, the driver lets it run so.
 CLIENTS = """client() {
@@ -31,7 +42,7 @@ class Workload:
 
     def __init__(self, cluster, name, size=QUARTER, places=1, init=False):
         self.cluster, self.name, self.places, self.init = cluster, name, places, init
-        self.resource, self.sms, self.gib = f"mps-manager.dev/{size[0]}", *size[1:]
+        self.resource, self.sms, self.gib = f"mps-manager.dev/{size.name}", size.sms, size.gib
 
     def scale(self, replicas):
         world = str(RUNTIME_DIR / "sim")
