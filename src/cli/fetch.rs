@@ -107,11 +107,13 @@ pub(super) async fn daemon_for(
 
 async fn daemon_of(client: &Client, gpu: &str) -> Result<DaemonName, ClientError> {
     let view: GpuView = client.get(&format!("/api/v1/gpus/{}", encoded(gpu))).await?;
-    view.daemon.ok_or_else(|| {
-        ClientError::Caller(format!(
-            "GPU {gpu} has no daemon: create one first (mps-manager daemon set NAME --gpu {gpu})"
-        ))
-    })
+    let remedy = match view.mig_enabled {
+        Some(true) if view.mig.is_none() => {
+            "it is in MIG mode, so name one of its instances (mps-manager gpu list)".to_owned()
+        }
+        _ => format!("create one first (mps-manager daemon set NAME --gpu {gpu})"),
+    };
+    view.daemon.ok_or_else(|| ClientError::Caller(format!("GPU {gpu} has no daemon: {remedy}")))
 }
 
 /// The GPUs of the host with their indices; none for users who may not see the host.

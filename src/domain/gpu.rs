@@ -359,10 +359,13 @@ pub fn board_name(gpu: &Gpu, host: &[Gpu]) -> String {
     format!("{index} (PCI {})", gpu.pci_bus_id.as_deref().unwrap_or("not reported"))
 }
 
-/// Returns the name of a GPU in a message: `GPU 0 (GPU-514466a0-…)`, or its UUID alone if it has no index.
+/// Returns the name of a GPU in a message: `GPU 0 (GPU-514466a0-…)`, or its UUID alone if it has no index. An MLOPart device has that of its
+/// GPU, also while no server has it.
 pub fn full_name(uuid: &GpuUuid, host: &[Gpu]) -> String {
-    let gpu = host.iter().find(|gpu| gpu.uuid == *uuid);
+    let gpu = host.iter().find(|gpu| gpu.uuid == uuid.whole());
+    let part = uuid.mlo().map(DevicePart::Mlo);
     let index = gpu.and_then(|gpu| shown_index(gpu, host));
+    let index = index.map(|index| DeviceIndex { part: part.or(index.part), ..index });
     index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index} ({uuid})"))
 }
 

@@ -59,14 +59,18 @@ impl Resolved {
             }
             if parts.len() == before {
                 let there: Vec<String> = devices.iter().map(|device| device.name().to_string()).collect();
-                let there = if there.is_empty() {
-                    "it has none now".to_owned()
-                } else {
-                    format!("it has {}", there.join(", "))
-                };
-                return Err(InvalidValue(format!(
-                    "the daemon's server has no MLOPart device {gpu}: {there}"
-                )));
+                return Err(InvalidValue(match (there.is_empty(), gpu.mlo()) {
+                    (false, Some(_)) => {
+                        format!(
+                            "the daemon's server has no MLOPart device {gpu}: it has {}",
+                            there.join(", ")
+                        )
+                    }
+                    _ => format!(
+                        "no server with MLOPart devices of {} runs now: the daemon is stopped, or starts one as soon as it can",
+                        gpu.whole()
+                    ),
+                }));
             }
         }
         self.memory = seen.iter().filter_map(|device| Some((device.clone(), limit(device)?))).collect();

@@ -1,11 +1,13 @@
 //! Selection of clients.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 
 use super::super::nouns::{CLIENT, DAEMON, Filter, GPU, TENANT, tenant_of};
 use crate::client::{Client, ClientError};
 use crate::domain::count::counted;
-use crate::domain::{DaemonName, TenantName};
+use crate::domain::{DaemonName, GpuUuid, TenantName};
 use crate::service::host::GpuView;
 use crate::service::tenants::clients::ClientView;
 
@@ -18,7 +20,7 @@ pub(super) struct ClientSelector {
     /// Only those of this daemon
     #[arg(long, add = DAEMON.complete())]
     daemon: Option<DaemonName>,
-    /// Only those on this GPU, by index or UUID
+    /// Only those on this GPU, by index or UUID; of an MLOPart device, those whose tenant sees it
     #[arg(long, add = GPU.complete())]
     gpu: Option<String>,
 }
@@ -36,12 +38,34 @@ impl ClientSelector {
         let mut clients = polled(client, [("tenant", tenant), ("daemon", daemon)]).await?;
         if let Some(gpu) = &self.gpu {
             let gpu: GpuView = client.get(&GPU.path_of(gpu)).await?;
-            // The driver reports the memory of clients on an MLOPart device as that of its GPU.
-            let whole = gpu.uuid.whole();
-            clients.retain(|client| client.memory.iter().any(|memory| memory.gpu == whole));
+            let devices = with_instances(client, &gpu).await?;
+            clients.retain(|client| client.memory.iter().any(|memory| devices.contains(&memory.gpu)));
+            if gpu.mlopart.is_some() {
+                // The driver says only on which GPU a client is, its tenant on which devices.
+                let tenants = TENANT
+                    .read(client, &[("daemon", gpu.daemon.as_ref().map(ToString::to_string))], 0)
+                    .await?;
+                let sees: BTreeSet<TenantName> = tenants
+                    .into_iter()
+                    .filter(|tenant| tenant.spec.sees(&gpu.uuid))
+                    .map(|tenant| tenant.name)
+                    .collect();
+                clients.retain(|client| client.tenant.as_ref().is_some_and(|tenant| sees.contains(tenant)));
+            }
         }
         Ok(clients)
     }
+}
+
+/// Returns the devices on which the driver lists clients of a GPU: itself, and in MIG mode its instances.
+async fn with_instances(client: &Client, gpu: &GpuView) -> Result<Vec<GpuUuid>, ClientError> {
+    let mut devices = vec![gpu.uuid.whole()];
+    if gpu.mig.is_none() && gpu.mig_enabled == Some(true) {
+        let instances = GPU.read(client, &[], 0).await?.into_iter();
+        let of_gpu = instances.filter(|one| one.mig.as_ref().is_some_and(|mig| mig.parent == gpu.uuid));
+        devices.extend(of_gpu.map(|instance| instance.uuid));
+    }
+    Ok(devices)
 }
 
 /// Reads the clients that pass the filters, from a poll that begins now.

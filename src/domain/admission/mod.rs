@@ -114,8 +114,9 @@ fn on_devices_of(
     let refused = |detail| Err(AdmissionError { field: "gpus", detail });
     if !daemon.mlopart {
         return refused(format!(
-            "tenant {name} names the MLOPart device {device}, and the clients of daemon {daemon_name} get whole GPUs: set mlopart on the \
-             daemon, or name the GPU"
+            "tenant {name} names the MLOPart device {}, and the clients of daemon {daemon_name} get whole GPUs: set mlopart on the \
+             daemon, or name the GPU",
+            full_name(device, gpus)
         ));
     }
     let listed: Vec<&Gpu> =
@@ -125,7 +126,8 @@ fn on_devices_of(
     }
     let places: Vec<String> = listed.iter().map(|gpu| gpu.index.to_string()).collect();
     refused(format!(
-        "tenant {name} names {device}, which the daemon's server does not have: it has {}",
+        "tenant {name} names {}, which the daemon's server does not have: it has {}",
+        full_name(device, gpus),
         places.join(", ")
     ))
 }
@@ -137,16 +139,20 @@ fn numbered_gpus(
     tenants: &[Sharer<'_>],
 ) -> Result<(), AdmissionError> {
     let by_ordinal = |(_, tenant): &&Sharer<'_>| tenant.visible_devices == VisibleDevices::Ordinal;
-    match tenants.iter().find(by_ordinal).filter(|_| daemon.gpus.len() > 1 || daemon.mlopart) {
-        None => Ok(()),
-        Some((name, _)) => Err(AdmissionError {
-            field: "visible_devices",
-            detail: format!(
-                "tenant {name} is told its GPU by ordinal, and daemon {daemon_name} has several GPUs, which programs of other users may number \
-                 otherwise: use a daemon with one GPU, or visible_devices: uuid"
-            ),
-        }),
-    }
+    let Some((name, _)) = tenants.iter().find(by_ordinal) else { return Ok(()) };
+    let why = if daemon.mlopart {
+        "gives MLOPart devices, of which no ordinal is documented: use"
+    } else if daemon.gpus.len() > 1 {
+        "has several GPUs, which programs of other users may number otherwise: use a daemon with one GPU, or"
+    } else {
+        return Ok(());
+    };
+    Err(AdmissionError {
+        field: "visible_devices",
+        detail: format!(
+            "tenant {name} is told its GPU by ordinal, and daemon {daemon_name} {why} visible_devices: uuid"
+        ),
+    })
 }
 
 /// Number of tenants that a refusal names; further ones are counted.
@@ -345,10 +351,11 @@ fn clients_fit(
     Err(AdmissionError {
         field: "max_clients",
         detail: format!(
-            "GPU {} ({}) takes {ceiling} clients with this version of MPS, and the tenants of daemon {daemon_name} reserve {} = {clients}: \
+            "GPU {} ({}) takes {ceiling} clients {}, and the tenants of daemon {daemon_name} reserve {} = {clients}: \
              lower max_clients by {}, or set the daemon's admission to open",
             gpu.index,
             gpu.uuid,
+            of_gpu::why_so_many(gpu),
             listed(&terms, " + "),
             clients - u64::from(ceiling),
         ),

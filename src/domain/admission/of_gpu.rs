@@ -31,8 +31,16 @@ pub fn expected_clients_fit(
 
 /// Returns the end of a refusal: the number of clients that a GPU takes, and the remedy.
 pub(super) fn takes(gpu: &Gpu, ceiling: u32) -> String {
-    let of = if gpu.is_before_volta() { "as every GPU before Volta" } else { "with this version of MPS" };
-    format!("GPU {} ({}) takes {ceiling} {of}: give at most that", gpu.index, gpu.name)
+    format!("GPU {} ({}) takes {ceiling} {}: give at most that", gpu.index, gpu.name, why_so_many(gpu))
+}
+
+/// Returns the reason why a GPU takes so many clients.
+pub(super) fn why_so_many(gpu: &Gpu) -> &'static str {
+    match gpu.mig {
+        Some(_) => "in proportion to the size of the instance",
+        None if gpu.is_before_volta() => "as every GPU before Volta",
+        None => "with this version of MPS",
+    }
 }
 
 /// Refuses a compute mode that could neither be read back nor restored.

@@ -161,7 +161,7 @@ kinds! {
         open "A command to {daemon} was not answered, so it may or may not have taken effect",
         over "A command to {daemon} was not answered; its client is gone now";
     GpuMissing = "gpu_missing", Error, "A GPU of a daemon is no longer listed by the driver.",
-        "Check the host's kernel log for Xid messages, reset or replace the GPU, or give the daemon another one.",
+        "`nvidia-smi -L` and the host's kernel log (Xid messages) say why. Reset or replace the GPU, make the MIG instance again, or put another in its place: `mps-manager gpu replace`.",
         past "lacked a GPU",
         open "{board} of {daemon} is no longer listed by the driver",
         over "{board} of {daemon} was missing and came back {after}";

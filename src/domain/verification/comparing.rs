@@ -156,6 +156,10 @@ fn sms(expected: &ExpectedGpu, gpu: &SeenGpu) -> SettingComparison {
         return compared;
     }
     let why = match (wanted < gpu.sms, expected.is_measured) {
+        _ if expected.uuid.mlo().is_some() => {
+            "the client has other SMs than that share of its MLOPart device: it is documented nowhere what a percentage is of there, or the share \
+             is not in force"
+        }
         (true, _) => "the client has more SMs than the tenant's share: the share is not in force",
         (false, true) => {
             "the client has fewer SMs than the tenant's share: its server holds a smaller thread percentage, or another partition"
@@ -242,6 +246,10 @@ fn allocation(expected: &ExpectedGpu, limit: u64, gpu: &SeenGpu) -> SettingCompa
             format!("an allocation went through that the limit of {} forbids: the limit is not in force", Bytes(limit)),
             RESTART,
         ),
+        Some(_) if limit > gpu.total => compared.not_seen(&format!(
+            "the device has {} in all, less than the limit: nothing shows whether it is in force",
+            Bytes(gpu.total)
+        )),
         Some(_) => compared,
     }
 }

@@ -107,14 +107,17 @@ impl Service {
                 .iter()
                 .enumerate()
                 .map(|(position, gpu)| {
-                    let refused =
-                        |error: String| ServiceError::field(&format!("/gpus/{position}"), error);
+                    let refused = |error: String| ServiceError::field(&format!("/gpus/{position}"), error);
                     let gpu = gpu.resolve(&present).map_err(|error| refused(error.to_string()))?;
-                    let Some(instance) = &gpu.mig else { return Ok(gpu.uuid.whole()) };
+                    let (kind, whole) = match (&gpu.mig, gpu.uuid.mlo()) {
+                        (Some(instance), _) => ("a MIG instance", instance.parent.clone()),
+                        (None, Some(_)) => ("an MLOPart device", gpu.uuid.whole()),
+                        (None, None) => return Ok(gpu.uuid.clone()),
+                    };
                     Err(refused(format!(
-                        "GPU {} is a MIG instance, and all instances of a GPU have one device file: name its GPU, {}",
+                        "GPU {} is {kind}, and all parts of a GPU have one device file: name their GPU, {}",
                         gpu.index,
-                        full_name(&instance.parent, &present)
+                        full_name(&whole, &present)
                     )))
                 })
                 .collect::<Result<Vec<GpuUuid>>>()

@@ -24,7 +24,7 @@ use crate::domain::daemon::Daemon;
 use crate::domain::gpu::{Gpu, GpuProcess, GpuRef, cuda_version, known, shown_index};
 use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
-use crate::domain::{DeviceMemoryLimit, GpuUuid, shares};
+use crate::domain::{GpuUuid, shares};
 use crate::host::process;
 use crate::host::systemd::{Scopes, has_mounts_of_its_own};
 use crate::service::access::context::RequestContext;
@@ -178,29 +178,15 @@ pub struct HostIdentity {
     pub waiting_for_driver: bool,
 }
 
-/// Sums the limits of the tenants on each GPU of their daemon.
-fn limit_sums(daemons: &[Daemon], tenants: &[Tenant]) -> BTreeMap<GpuUuid, LimitSum> {
-    let mut sums: BTreeMap<GpuUuid, LimitSum> = BTreeMap::new();
-    for daemon in daemons {
-        let of_daemon = tenants.iter().map(|tenant| &tenant.spec).filter(|spec| spec.daemon == daemon.name);
-        let of_daemon: Vec<_> = of_daemon.collect();
-        // Of an MLOPart device those who name it, or have a limit of its own for it.
-        let named = of_daemon.iter().flat_map(|tenant| {
-            let limited = tenant.device_memory_limit.iter().flat_map(DeviceMemoryLimit::gpus);
-            tenant.gpus.iter().chain(limited).filter(|gpu| gpu.mlo().is_some()).cloned()
-        });
-        let devices: BTreeSet<GpuUuid> = named.chain(daemon.spec.gpus.iter().cloned()).collect();
-        for gpu in &devices {
-            let (sum, without) = sums.entry(gpu.clone()).or_default();
-            for tenant in of_daemon.iter().filter(|tenant| tenant.sees(gpu)) {
-                match memory_of(tenant, &daemon.spec, gpu) {
-                    Some(bytes) => *sum = sum.saturating_add(bytes),
-                    None => *without += 1,
-                }
-            }
+/// Sums the limits of a daemon's tenants on one of its GPUs, or on an MLOPart device of one.
+fn limit_sum(daemon: &Daemon, tenants: &[Tenant], gpu: &GpuUuid) -> LimitSum {
+    let of_daemon = tenants.iter().map(|tenant| &tenant.spec).filter(|spec| spec.daemon == daemon.name);
+    of_daemon.filter(|tenant| tenant.sees(gpu)).fold((0, 0), |(sum, without), tenant| {
+        match memory_of(tenant, &daemon.spec, gpu) {
+            Some(bytes) => (bytes.saturating_add(sum), without),
+            None => (sum, without + 1),
         }
-    }
-    sums
+    })
 }
 
 impl Service {
@@ -260,10 +246,11 @@ impl Service {
         let not_found = || ServiceError::NotFound { kind: "GPU", name: name.chars().take(80).collect() };
         let gpus = backend.seen_gpus().await?;
         if let Ok(gpu) = GpuRef(name.to_owned()).resolve(&gpus) {
-            let [view] = &backend.views_of(std::slice::from_ref(gpu)).await?[..] else {
-                return Err(not_found());
-            };
-            return Ok(GpuView { index: shown_index(gpu, &gpus).map(|index| index.gpu), ..view.clone() });
+            // Its MLOPart devices follow it.
+            let with_parts: Vec<Gpu> =
+                gpus.iter().filter(|listed| listed.uuid.is_of(&gpu.uuid)).cloned().collect();
+            let view = backend.views_of(&with_parts).await?.into_iter().next().ok_or_else(not_found)?;
+            return Ok(GpuView { index: shown_index(gpu, &gpus).map(|index| index.gpu), ..view });
         }
         let uuid = GpuUuid::parse(name).map_err(|_| not_found())?;
         match backend.never_seen(uuid).await? {
@@ -334,17 +321,30 @@ impl Backend {
             return Ok(kept);
         }
         let (daemons, tenants) = (self.stored_daemons().await?, self.stored_tenants().await?);
-        Ok(self.cache.limit_sums.keep(commit, limit_sums(&daemons, &tenants)))
+        let on_gpus = daemons.iter().flat_map(|daemon| {
+            daemon.spec.gpus.iter().map(|gpu| (gpu.clone(), limit_sum(daemon, &tenants, gpu)))
+        });
+        Ok(self.cache.limit_sums.keep(commit, on_gpus.collect()))
     }
 
     /// Returns the views of GPUs, in their order.
     async fn views_of(&self, gpus: &[Gpu]) -> Result<Vec<GpuView>> {
         let daemons = self.stored_daemons().await?;
-        let sums = self.limit_sums().await?;
+        let (sums, tenants) = (self.limit_sums().await?, self.stored_tenants().await?);
         let mut processes = self.processes_on(gpus).await?;
         let view = |gpu: &Gpu| {
             let holder = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid.whole()));
-            let (memory_limits, tenants_without_limit) = sums.get(&gpu.uuid).copied().unwrap_or_default();
+            let on_part = |part: &Gpu| holder.map(|daemon| limit_sum(daemon, &tenants, &part.uuid));
+            let parts = gpus.iter().filter(|part| part.mlopart.is_some() && part.uuid.is_of(&gpu.uuid));
+            let on_parts: Vec<LimitSum> = parts.filter_map(on_part).collect();
+            let (memory_limits, tenants_without_limit) = match (&on_parts[..], sums.get(&gpu.uuid)) {
+                (&[on_device], None) => on_device,
+                (&[], sum) => sum.copied().unwrap_or_default(),
+                // A limit is one of each MLOPart device.
+                (on_parts, sum) => {
+                    (on_parts.iter().map(|(bytes, _)| bytes).sum(), sum.map_or(0, |(_, without)| *without))
+                }
+            };
             GpuView {
                 uuid: gpu.uuid.clone(),
                 present: gpu.present,

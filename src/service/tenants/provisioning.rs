@@ -76,7 +76,10 @@ impl Backend {
         let is_gone =
             |uuid: &&GpuUuid| uuid.is_mig() && !gpus.iter().any(|gpu| gpu.uuid == **uuid && gpu.present);
         if let Some(gone) = resolved.gpus.iter().find(is_gone) {
-            let text = format!("MIG instance {gone} of daemon {} is not there now", daemon.name);
+            let text = format!(
+                "MIG instance {gone} of daemon {} is not there now: it has to be made again, or replaced by another (`mps-manager gpu replace`)",
+                daemon.name
+            );
             return Err(ServiceError::Conflict(text).visible_to_tenants());
         }
         if daemon.spec.mlopart {

@@ -327,7 +327,12 @@ impl Backend {
         let limits: Option<Vec<_>> =
             resolved.gpus.iter().map(|gpu| resolved.memory.get(gpu).copied()).collect();
         let Some(limit) = limits.and_then(|limits| limits.into_iter().max()) else { return Ok(None) };
-        let roomy = |gpu: &GpuUuid| free.get(gpu).is_some_and(|free| *free >= limit.bytes());
+        // MLOPart devices of a GPU share its memory.
+        let sharing =
+            |gpu: &GpuUuid| resolved.gpus.iter().filter(|other| other.whole() == gpu.whole()).count();
+        let roomy = |gpu: &GpuUuid| {
+            free.get(&gpu.whole()).is_some_and(|free| free / sharing(gpu) as u64 >= limit.bytes())
+        };
         let running = self.processes_of(&tenant.name).await?;
         let max = tenant.spec.max_clients.unwrap_or(u32::MAX);
         let has_place = u32::try_from(running).is_ok_and(|running| running < max);

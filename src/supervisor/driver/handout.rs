@@ -30,8 +30,12 @@ impl Driver {
             pipe: self.pipe_directory.clone(),
             foreign: self.incarnation.as_ref().is_some_and(Incarnation::is_foreign),
         });
-        let is_serving = self.state.seen.as_ref().is_some_and(Effective::is_serving);
-        let handout = handout(phase, desired, control, is_serving);
+        let gives_devices = if desired.mlopart {
+            self.state.seen.as_ref().is_some_and(Effective::is_serving)
+        } else {
+            !self.state.has_mlopart()
+        };
+        let handout = handout(phase, desired, control, gives_devices);
         self.context.handouts.set_handout(&desired.name, desired.version(), handout);
     }
 

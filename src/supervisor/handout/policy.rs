@@ -60,17 +60,17 @@ pub(super) fn admits(desired: &Desired) -> bool {
 /// The last committed state decides whether it takes any ([`admits`]). An uncordoned daemon is thus open before the caller
 /// has the answer, and not only once its driver has read the state. A daemon whose settings are being changed stays as it
 /// was: it serves with the previous settings, and no client is held up. A daemon that was started has no settings before they
-/// were read back, and is closed until it is ready for the first time. A daemon with MLOPart devices is closed whenever no server with them
-/// runs (`is_serving`): for a client that comes then, MPS would start one without.
+/// were read back, and is closed until it is ready for the first time. A daemon is closed whenever its server would not give the devices that
+/// tenants are told of (`gives_devices`): one with MLOPart devices also without a server, since MPS would start one that has none.
 pub(in super::super) fn handout(
     phase: Phase,
     desired: &Desired,
     control: Option<ControlSocket>,
-    is_serving: bool,
+    gives_devices: bool,
 ) -> Handout {
     match (phase, control) {
         _ if !desired.running => Handout::Refuse,
-        (Phase::Applying, _) if desired.mlopart && !is_serving => Handout::Wait,
+        (Phase::Applying, _) if !gives_devices => Handout::Wait,
         (Phase::Ready, Some(control)) => Handout::Open(control),
         (Phase::Applying | Phase::Wedged | Phase::Unknown, _) => Handout::Unchanged,
         // The daemon is back in a moment.
@@ -116,6 +116,11 @@ mod tests {
             "MPS would start another server"
         );
         assert_eq!(handout(Phase::Applying, &parts, None, true), Handout::Unchanged);
+        assert_eq!(
+            handout(Phase::Applying, &running, None, false),
+            Handout::Wait,
+            "its server still has them"
+        );
         let cordoned = Desired { schedulable: false, ..desired() };
         let maintained = Desired { maintenance: Some(MaintenanceState::Draining), ..desired() };
         for desired in [&stopped, &cordoned, &maintained] {

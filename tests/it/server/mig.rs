@@ -177,7 +177,11 @@ fn vanished_instance_is_seen_and_replaced() {
 fn maintenance_covers_all_instances_of_gpu() {
     let host = InProcess::ready_of(PROFILE, "");
     let one = host.api().post("/api/v1/host/maintenance", &json!({"gpus": ["1/mig0"], "timeout_s": 20}));
-    assert!(one.problem(422, "invalid-request").to_string().contains("name its GPU, GPU 1"), "{}", one.text);
+    assert!(
+        one.problem(422, "invalid-request").to_string().contains("name their GPU, GPU 1"),
+        "{}",
+        one.text
+    );
     let begun = host.api().post("/api/v1/host/maintenance", &json!({"gpus": ["1"], "timeout_s": 20}));
     host.api().succeeds(&begun);
     for daemon in ["gpu1-mig0", "gpu1-mig1"] {

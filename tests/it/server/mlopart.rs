@@ -1,5 +1,7 @@
 //! Daemons with MLOPart devices, on the simulated host, which follows NVIDIA's documentation (recording 29).
 
+use std::os::unix::fs::MetadataExt as _;
+
 use serde_json::{Value, json};
 
 use super::verification::verify;
@@ -71,10 +73,17 @@ fn tenants_name_devices_and_see_them() {
         (&half["expected"], &half["seen"], &half["verdict"]),
         (&json!(34), &json!(34), &json!("holds"))
     );
-    let client = host.run_client("left");
+    let mut client = host.run_client("left");
     let effective = || host.api().get("/api/v1/tenants/left").ok()["status"].clone();
     eventually("it is listed", || effective()["clients"] == 1);
     assert_eq!(effective()["effective"]["clients_with_other_limits"], 0, "it has the tenant's limit");
+    // Of the two devices of a GPU, its tenant has one.
+    for (gpu, is_there) in [("1/mlo0", true), ("1/mlo1", false), ("1", true)] {
+        let listed = String::from_utf8(host.cli(&["client", "list", "--gpu", gpu]).stdout).unwrap();
+        assert_eq!(listed.contains("left"), is_there, "{gpu}: {listed}");
+    }
+    host.cli(&["terminate", "--gpu", "1/mlo1", "--yes"]);
+    assert!(client.is_running());
     drop(client);
     // The server has no limit, since it is not documented which device its ordinals name.
     let tenants = host.api().get("/api/v1/tenants/left").ok();
@@ -162,6 +171,8 @@ fn what_devices_cannot_have_is_refused() {
         assert_eq!(refused.status, status, "{spec}: {}", refused.text);
         assert!(refused.text.contains(words), "{spec}: {}", refused.text);
     }
+    let refused = host.api().post("/api/v1/host/maintenance", &json!({"gpus": ["1/mlo0"], "timeout_s": 20}));
+    assert!(refused.problem(422, "invalid-request").to_string().contains("name their GPU, GPU 1"));
     assert_eq!(host.api().get("/api/v1/host/spec").ok(), before, "nothing changed");
     for (profile, words) in [
         ("h200x1@13.1", "compute capability 9.0"),
@@ -188,7 +199,11 @@ fn limits_of_single_devices_hold() {
     assert_eq!(tenant(&host, "both", &named, &json!({"device_memory_limit": limits})), 201);
     let set = environment(&host, "both")["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"].as_str().unwrap().to_owned();
     assert_eq!(set, format!("{zero}=1024M,{one}=2048M"));
-    assert_eq!(verify(&host, "both")["outcome"], "verified");
+    let verified = verify(&host, "both");
+    assert_eq!(verified["outcome"], "verified");
+    let tried = of_setting(&verified, "largest_allocation");
+    assert_eq!(tried["verdict"], "holds");
+    assert!(tried["seen"].as_u64().is_some_and(|bytes| bytes < 1 << 30), "{verified}");
     // Each limit is one of a device: what the driver reports of the GPU is no breach.
     let mut command = host.client_command("both", &["--spin", "600", "--alloc", "768"]);
     command.args(["--gpus", "0,1"]);
@@ -200,7 +215,15 @@ fn limits_of_single_devices_hold() {
     // Of one who sees every device, and has a limit on one, the others have none.
     assert_eq!(tenant(&host, "half", &json!([]), &json!({"device_memory_limit": {"1/mlo0": "1G"}})), 201);
     let sums = host.api().get("/api/v1/gpus/1").ok();
-    assert_eq!((&sums["memory_limits"], &sums["tenants_without_limit"]), (&json!(3_u64 << 30), &json!(1)));
+    assert_eq!((&sums["memory_limits"], &sums["tenants_without_limit"]), (&json!(4_u64 << 30), &json!(1)));
+    // One limit is of each device, whether others name them or not.
+    assert_eq!(tenant(&host, "each", &json!([]), &json!({"device_memory_limit": "200G"})), 201);
+    assert_eq!(device(&host, 1)["memory_limits"], json!(202_u64 << 30));
+    let listed = host.api().get("/api/v1/gpus").ok()["items"].clone();
+    let sums = listed.as_array().unwrap().iter().find(|gpu| gpu["uuid"] == sums["uuid"]).unwrap();
+    assert_eq!(sums["memory_limits"], json!(404_u64 << 30));
+    let verified = verify(&host, "each");
+    assert_eq!(of_setting(&verified, "largest_allocation")["verdict"], "not_seen", "no device has 200 GiB");
     assert_eq!(host.api().get("/api/v1/incidents?kind=breach").ok()["items"], json!([]));
     let metrics = host.api().get("/metrics").text;
     assert_eq!(metrics.matches("mps_manager_gpu_part_info{").count(), 2);
@@ -233,6 +256,11 @@ fn manager_that_restarts_reads_devices_again() {
     host.end_manager(Signal::KILL);
     host.serve();
     host.await_reason("gpu1", "RestartRequired");
+    // A program that starts by what the environment says now would find no device.
+    let control = |directory: &str| std::fs::metadata(format!("{directory}/control")).unwrap().ino();
+    let handed = environment(&host, "kept")["CUDA_MPS_PIPE_DIRECTORY"].as_str().unwrap().to_owned();
+    let own = host.daemon("gpu1")["status"]["pipe_directory"].as_str().unwrap().to_owned();
+    eventually("it waits at a placeholder", || control(&handed) != control(&own));
     drop(client);
     host.await_ready();
     let verified = verify(&host, "kept");
