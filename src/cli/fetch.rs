@@ -6,6 +6,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 
 use crate::client::{Client, ClientError};
+use crate::domain::device_index::{DeviceIndex, DevicePart};
 use crate::domain::{DaemonName, GpuUuid};
 use crate::http::api::List;
 use crate::service::daemons::DaemonView;
@@ -130,13 +131,21 @@ impl GpuNames {
     pub(super) fn name(&self, uuid: &GpuUuid) -> String {
         let gpu = self.find(uuid);
         let missing = if gpu.is_some_and(|gpu| !gpu.present) { " (missing)" } else { "" };
-        gpu.and_then(GpuView::place).map_or_else(|| uuid.to_string(), |index| format!("GPU {index}{missing}"))
+        self.place(uuid).map_or_else(|| uuid.to_string(), |index| format!("GPU {index}{missing}"))
     }
 
     /// Names a GPU by index and UUID, as `GPU 0 (GPU-514466a0-…)`, or by its UUID alone if the index is not known.
     pub(super) fn full_name(&self, uuid: &GpuUuid) -> String {
-        let index = self.find(uuid).and_then(GpuView::place);
-        index.map_or_else(|| uuid.to_string(), |index| format!("GPU {index} ({uuid})"))
+        self.place(uuid).map_or_else(|| uuid.to_string(), |index| format!("GPU {index} ({uuid})"))
+    }
+
+    /// Returns the place of a device, that of an MLOPart device also while no server has it.
+    fn place(&self, uuid: &GpuUuid) -> Option<DeviceIndex> {
+        let listed = self.find(uuid).and_then(GpuView::place);
+        listed.or_else(|| {
+            let part = Some(DevicePart::Mlo(uuid.mlo()?));
+            Some(DeviceIndex { part, ..self.find(&uuid.whole())?.place()? })
+        })
     }
 
     /// Replaces each UUID in a text by the full name of its GPU.
@@ -144,13 +153,16 @@ impl GpuNames {
         let mut named = String::with_capacity(text.len());
         let mut rest = text;
         while let Some(next) = rest.chars().next() {
-            // The name of an MLOPart device begins with the UUID of its GPU.
-            let found = self.0.iter().filter(|gpu| rest.starts_with(gpu.uuid.as_str()));
-            let longest = found.max_by_key(|gpu| gpu.uuid.as_str().len());
-            let length = longest.map_or(next.len_utf8(), |gpu| gpu.uuid.as_str().len());
-            named.push_str(
-                &longest.map_or_else(|| rest[..length].to_owned(), |gpu| self.full_name(&gpu.uuid)),
-            );
+            let found = self.0.iter().find(|gpu| rest.starts_with(gpu.uuid.as_str())).map(|gpu| &gpu.uuid);
+            let uuid = found.map(|uuid| {
+                // The name of an MLOPart device begins with the UUID of its GPU.
+                let is_end = |char: char| !(char.is_ascii_alphanumeric() || char == '-');
+                let word = &rest[..rest.find(is_end).unwrap_or(rest.len())];
+                let device = GpuUuid::parse(word).ok().filter(|device| device.is_of(&uuid.whole()));
+                device.unwrap_or_else(|| uuid.clone())
+            });
+            let length = uuid.as_ref().map_or(next.len_utf8(), |uuid| uuid.as_str().len());
+            named.push_str(&uuid.map_or_else(|| rest[..length].to_owned(), |uuid| self.full_name(&uuid)));
             rest = &rest[length..];
         }
         named
@@ -165,6 +177,21 @@ impl GpuNames {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_in_texts_get_their_places() {
+        let uuid = "GPU-514466a0-8e68-f857-9f73-e438010e48cb";
+        let gpu = serde_json::json!({
+            "uuid": uuid, "present": true, "index": 0, "pci_bus_id": null, "name": "NVIDIA B300", "sms": 148,
+            "compute_capability": null, "memory_total": null, "memory_used": null, "compute_mode": null,
+            "mig_enabled": false, "daemon": null, "memory_limits": 0, "tenants_without_limit": 0, "processes": null,
+            "live": true,
+        });
+        let names = GpuNames(vec![serde_json::from_value(gpu).expect("a GPU")]);
+        let text = format!("gpus {uuid}, {uuid}-mlo1 and {uuid}.");
+        let named = format!("gpus GPU 0 ({uuid}), GPU 0/mlo1 ({uuid}-mlo1) and GPU 0 ({uuid}).");
+        assert_eq!(names.in_text(&text), named);
+    }
 
     #[test]
     fn filters_are_encoded() {

@@ -373,6 +373,9 @@ mod tests {
         full.gpus[0].free = None;
         assert_eq!(unseen(&full, &sight), hidden, "nobody knows what they have");
         assert_eq!(unseen(&wanted(), &ClientSight { mps: None, ..client_sight() })[0], Setting::Mps);
+        let mut beyond = wanted();
+        (beyond.gpus[0].limit, beyond.gpus[0].free) = (Some(200 * GIB), None);
+        assert_eq!(unseen(&beyond, &client_sight()), hidden, "no device has as much");
     }
 
     #[test]
