@@ -178,6 +178,9 @@ pub struct HostIdentity {
     pub waiting_for_driver: bool,
 }
 
+/// Number that stands for each MLOPart device that no tenant names: all of them have the same sums, and which there are is the server's.
+const UNNAMED_MLO: u32 = u32::MAX;
+
 /// Sums the limits of the tenants on each GPU of their daemon.
 fn limit_sums(daemons: &[Daemon], tenants: &[Tenant]) -> BTreeMap<GpuUuid, LimitSum> {
     let mut sums: BTreeMap<GpuUuid, LimitSum> = BTreeMap::new();
@@ -189,7 +192,10 @@ fn limit_sums(daemons: &[Daemon], tenants: &[Tenant]) -> BTreeMap<GpuUuid, Limit
             let limited = tenant.device_memory_limit.iter().flat_map(DeviceMemoryLimit::gpus);
             tenant.gpus.iter().chain(limited).filter(|gpu| gpu.mlo().is_some()).cloned()
         });
-        let devices: BTreeSet<GpuUuid> = named.chain(daemon.spec.gpus.iter().cloned()).collect();
+        let unnamed = daemon.spec.gpus.iter().map(|gpu| gpu.with_mlo(UNNAMED_MLO));
+        let unnamed = unnamed.filter(|_| daemon.spec.mlopart);
+        let devices: BTreeSet<GpuUuid> =
+            named.chain(unnamed).chain(daemon.spec.gpus.iter().cloned()).collect();
         for gpu in &devices {
             let (sum, without) = sums.entry(gpu.clone()).or_default();
             for tenant in of_daemon.iter().filter(|tenant| tenant.sees(gpu)) {
@@ -344,7 +350,9 @@ impl Backend {
         let mut processes = self.processes_on(gpus).await?;
         let view = |gpu: &Gpu| {
             let holder = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid.whole()));
-            let (memory_limits, tenants_without_limit) = sums.get(&gpu.uuid).copied().unwrap_or_default();
+            let of_unnamed = || sums.get(&gpu.uuid.whole().with_mlo(UNNAMED_MLO));
+            let of_gpu = sums.get(&gpu.uuid).or_else(|| gpu.mlopart.as_ref().and_then(|_| of_unnamed()));
+            let (memory_limits, tenants_without_limit) = of_gpu.copied().unwrap_or_default();
             GpuView {
                 uuid: gpu.uuid.clone(),
                 present: gpu.present,
