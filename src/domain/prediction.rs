@@ -25,7 +25,7 @@ pub struct Prediction {
     pub ceiling: u32,
     /// Admission mode of its daemon.
     pub admission: AdmissionMode,
-    /// Each of its GPUs.
+    /// Each of its GPUs, or of the MLOPart devices that its daemon's server has.
     pub gpus: Vec<GpuPrediction>,
     /// Refusals, each with the reason and the field of the spec to check first.
     pub refusals: Vec<AdmissionError>,
@@ -38,7 +38,7 @@ pub struct GpuPrediction {
     pub gpu: GpuUuid,
     /// Its place on the host.
     pub index: DeviceIndex,
-    /// SMs that it has; `None` where the driver does not report it.
+    /// SMs that it has; `None` where the driver does not report it, or no client has seen an MLOPart device.
     pub total_sms: Option<u32>,
     /// SMs that a client would see; `None` if a partition decides it, or if no percentage gives the requested SMs.
     pub sms: Option<u32>,
@@ -54,7 +54,8 @@ pub struct GpuPrediction {
     pub below_context: Option<String>,
     /// Bytes of the GPU; `None` where the driver does not report them.
     pub memory: Option<u64>,
-    /// Most bytes of its tenants' limits in total; without reservation, its memory. `None` as for `memory`.
+    /// Most bytes of its tenants' limits in total; without reservation, its memory. `None` as for `memory`, and for an MLOPart device, which shares
+    /// the memory of its GPU.
     pub allowed: Option<u64>,
     /// Total of the other tenants' limits, in bytes.
     pub others: u64,
@@ -105,8 +106,15 @@ pub fn predict(
     all.push((name, tenant));
     refusals.extend(admit(daemon_name.as_str(), daemon, &all, gpus, ceiling).err());
     let basis = shares::basis(daemon, all.iter().map(|(_, spec)| *spec), gpus).ok().flatten();
-    let resolved = resolve(tenant, daemon, basis.as_ref(), gpus).ok();
-    let visible = gpus_of(tenant, daemon);
+    // Its devices are those below, of which a share is one where their SMs are known.
+    let of_devices = |resolved| Resolved { has_parts: false, ..resolved };
+    let resolved = resolve(tenant, daemon, basis.as_ref(), gpus).ok().map(of_devices);
+    let named = gpus_of(tenant, daemon);
+    // With MLOPart devices a client sees these, and not their GPU.
+    let is_visible = |gpu: &&Gpu| {
+        gpu.mlopart.is_some() == daemon.mlopart && named.iter().any(|named| gpu.uuid.is_of(named))
+    };
+    let visible: Vec<&Gpu> = gpus.iter().filter(is_visible).collect();
     let outlook = |gpu: &Gpu| outlook(gpu, daemon, tenant, resolved.as_ref(), others);
     Prediction {
         mode: daemon.mode,
@@ -115,14 +123,9 @@ pub fn predict(
             .filter(|_| daemon.mode == Mode::Shared)
             .map(|resolved| resolved.percentage),
         provisioning: shares::status(daemon, all.iter().copied(), gpus, |_, _| 0),
-        ceiling: gpus
-            .iter()
-            .filter(|gpu| visible.contains(&gpu.uuid))
-            .map(|gpu| gpu.client_ceiling(ceiling))
-            .min()
-            .unwrap_or(ceiling),
+        ceiling: visible.iter().map(|gpu| gpu.client_ceiling(ceiling)).min().unwrap_or(ceiling),
         admission: daemon.admission,
-        gpus: gpus.iter().filter(|gpu| visible.contains(&gpu.uuid)).map(outlook).collect(),
+        gpus: visible.into_iter().map(outlook).collect(),
         refusals,
     }
 }
@@ -151,10 +154,10 @@ fn outlook(
         context,
         usable: context.zip(limit).map(|(context, limit)| limit.saturating_sub(context)),
         memory: gpu.memory_total,
-        allowed: match daemon.admission {
-            AdmissionMode::Open => gpu.memory_total,
-            AdmissionMode::Reserved => gpu.memory_total.map(|total| daemon.memory_overcommit.budget(total)),
-        },
+        allowed: gpu.memory_total.filter(|_| gpu.mlopart.is_none()).map(|total| match daemon.admission {
+            AdmissionMode::Open => total,
+            AdmissionMode::Reserved => daemon.memory_overcommit.budget(total),
+        }),
         below_context: limit_set.zip(context).and_then(|(limit, context)| below_context(limit, context)),
         others: on_gpu().filter_map(memory).fold(0, u64::saturating_add),
         others_without_limit: on_gpu().filter(|other| memory(other).is_none()).count(),

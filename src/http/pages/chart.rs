@@ -49,7 +49,7 @@ pub(super) struct Panel {
     pub(super) id: &'static str,
     pub(super) title: &'static str,
     #[serde(skip)]
-    measure: Measure,
+    pub(super) measure: Measure,
     pub(super) limit: Option<ChartLimit>,
     pub(super) lines: Vec<ChartLine>,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::gpus::{GpuDisplayNames, GpuRow};
+use super::gpus::{GpuDisplayNames, GpuRow, PicturedGpu};
 use super::sharing::{SharingPicture, of_a_card};
 use crate::domain::audit::ChangeGroup;
 use crate::domain::event::{Event, EventFilter};
@@ -39,9 +39,16 @@ impl Call {
         Ok(self.app.service.gpu_views(&self.ctx).await?.into_iter().map(GpuRow::of).collect())
     }
 
-    /// All GPUs of the host, each with the picture of who shares it if a daemon has it.
-    pub(super) async fn pictures(&self) -> Result<Vec<(GpuRow, Option<SharingPicture>)>, ServiceError> {
-        let (gpus, daemons) = (self.gpus().await?, self.daemons().await?);
+    /// All GPUs of the host, each with its MLOPart devices, and with the picture of who shares it if a daemon has it.
+    pub(super) async fn pictures(&self) -> Result<Vec<PicturedGpu>, ServiceError> {
+        let daemons = self.daemons().await?;
+        let is_mlopart = |row: &GpuRow| row.gpu.mlopart.is_some();
+        let (devices, mut gpus): (Vec<_>, Vec<_>) = self.gpus().await?.into_iter().partition(is_mlopart);
+        for device in devices {
+            if let Some(gpu) = gpus.iter_mut().find(|row| device.is_part_of(row.key())) {
+                gpu.devices.push(device);
+            }
+        }
         let sharing = self.app.service.sharing(&self.ctx).await?;
         let colours = self.app.service.tenant_colours(&self.ctx).await?;
         let most = of_a_card(gpus.len());
@@ -52,8 +59,7 @@ impl Call {
                 .map(|(daemon, sharing)| SharingPicture::of(&row.gpu, daemon, sharing, &colours, most, None));
             (row, picture)
         };
-        // MLOPart devices share what their GPU's card shows.
-        Ok(gpus.into_iter().filter(|row| row.gpu.mlopart.is_none()).map(picture).collect())
+        Ok(gpus.into_iter().map(picture).collect())
     }
 
     /// The pictures of who shares some GPUs of a daemon, with `first` before the other tenants.

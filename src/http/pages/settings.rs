@@ -11,6 +11,7 @@ use super::frame::{Frame, Section};
 use super::gpus::{GpuDisplayNames, GpuRow};
 use super::routes::PageRoutes;
 use super::{followed, refusal, rendered};
+use crate::domain::DaemonName;
 use crate::domain::access::Right;
 use crate::domain::host_file;
 use crate::domain::layout::text::LayoutFormat;
@@ -63,7 +64,8 @@ struct BeginPage<'a> {
     frame: Frame,
     form: &'a Form,
     refused: FormErrors,
-    gpus: Vec<GpuRow>,
+    /// The GPUs, each with the daemons that are stopped with it.
+    gpus: Vec<(GpuRow, Vec<DaemonName>)>,
 }
 
 #[derive(Template)]
@@ -147,7 +149,23 @@ async fn fill_in(call: Call) -> Reply {
 
 async fn begin_page(call: &Call, form: &Form, refused: FormErrors) -> Reply {
     let frame = call.frame(Section::Settings, "Begin maintenance").await;
-    let gpus = call.gpus().await?;
+    // Only a whole GPU can be taken: its MIG instances and MLOPart devices share its device file.
+    let (whole, parts): (Vec<_>, Vec<_>) =
+        call.gpus().await?.into_iter().partition(|row| row.whole().is_none());
+    let stopped = |row: &GpuRow| {
+        let parts = parts.iter().filter(|part| part.is_part_of(row.key())).map(|part| &part.gpu);
+        let mut daemons: Vec<_> =
+            [&row.gpu].into_iter().chain(parts).filter_map(|gpu| gpu.daemon.clone()).collect();
+        daemons.dedup();
+        daemons
+    };
+    let gpus = whole
+        .into_iter()
+        .map(|row| {
+            let daemons = stopped(&row);
+            (row, daemons)
+        })
+        .collect();
     Ok(refused.shown(|refused| BeginPage { frame, form, refused, gpus }))
 }
 

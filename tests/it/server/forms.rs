@@ -6,7 +6,7 @@ use super::layouts::{add, in_static_mode, write};
 use crate::harness::{Answer, InProcess, Served, eventually, unix_ms};
 
 /// Sends a form as an admin's browser does.
-fn send(host: &Served, path: &str, fields: &[(&str, &str)]) -> Answer {
+pub(super) fn send(host: &Served, path: &str, fields: &[(&str, &str)]) -> Answer {
     send_as(host, &host.token(), path, fields)
 }
 

@@ -72,7 +72,18 @@ fn instances_are_devices_of_their_own() {
     for page in ["/", "/gpus", "/gpus/1", &format!("/gpus/{}", half["uuid"].as_str().unwrap()), "/settings"] {
         let text = super::log_pages::page(&host, page);
         assert!(text.contains("1/mig0") || page.starts_with("/gpus/1") || page == "/settings", "{page}");
+        let has_mode = text.contains("In MIG mode: 7 instances, each with a daemon");
+        assert_eq!(has_mode, ["/", "/gpus"].contains(&page), "{page}");
     }
+    let path = format!("/gpus/{}", half["uuid"].as_str().unwrap());
+    let own = super::log_pages::page(&host, &path);
+    assert!(own.contains("id=\"chart-memory\"") && !own.contains("id=\"chart-power\""), "{own}");
+    assert!(own.contains("The driver reports them of the whole GPU"), "{own}");
+    let whole = super::log_pages::page(&host, "/gpus/1");
+    assert!(whole.contains("id=\"chart-power\"") && !whole.contains("No data yet"), "{whole}");
+    let api = host.api();
+    api.succeeds(&api.delete("/api/v1/daemons/gpu1-mig1?grace_s=0"));
+    assert!(super::log_pages::page(&host, "/gpus").contains("In MIG mode: 2 instances, 1 with a daemon"));
 }
 
 #[test]
@@ -182,6 +193,8 @@ fn maintenance_covers_all_instances_of_gpu() {
         "{}",
         one.text
     );
+    let form = super::log_pages::page(&host, "/settings/maintenance");
+    assert!(form.contains("stops gpu1-mig0, gpu1-mig1<") && !form.contains("GPU 1/mig0"), "{form}");
     let begun = host.api().post("/api/v1/host/maintenance", &json!({"gpus": ["1"], "timeout_s": 20}));
     host.api().succeeds(&begun);
     for daemon in ["gpu1-mig0", "gpu1-mig1"] {

@@ -99,6 +99,51 @@ fn tenants_name_devices_and_see_them() {
 }
 
 #[test]
+fn console_shows_devices_and_predicts_them() {
+    let host = InProcess::ready_of(PROFILE, "");
+    divide(&host);
+    device(&host, 1);
+    let page = |path: &str| super::log_pages::page(&host, path);
+    assert!(page("/").contains(">GPU 1/mlo1</a>"));
+    assert!(page("/gpus").contains(">GPU 1/mlo1</a></dt><dd>not verified yet</dd>"));
+    let predicted = |name: &str, share: &str| {
+        let fields = [("name", name), ("daemon", "gpu1"), ("uid", "0"), ("share", share), ("sms", "16")];
+        super::forms::send(&host, "/tenants/-/predict", &fields).text
+    };
+    let before = predicted("new", "default");
+    assert!(before.contains("<h3>GPU 1/mlo0</h3>") && !before.contains("<h3>GPU 1</h3>"), "{before}");
+    assert!(before.contains("all of its memory <span class=\"quiet\">less its context"), "{before}");
+    assert!(predicted("new", "sms").contains("how many SMs an MLOPart device has"));
+    assert!(page("/tenants/-/new?daemon=gpu1").contains("value=\"gpu1\" data-mlopart selected"));
+
+    assert_eq!(tenant(&host, "left", &json!(["1/mlo0"]), &json!({"device_memory_limit": "4G"})), 201);
+    assert_eq!(verify(&host, "left")["outcome"], "verified");
+    assert!(page("/gpus").contains("<dd>a client saw 70 SMs and 134 GiB; limits 4 GiB</dd>"));
+    assert_eq!(tenant(&host, "both", &json!([]), &json!({"device_memory_limit": "2G"})), 201);
+    assert_eq!(tenant(&host, "free", &json!(["1"]), &json!({})), 201);
+    assert!(page("/gpus").contains("<dd>not verified yet; limits 2 GiB; 1 tenant without a limit</dd>"));
+    assert!(page("/tenants/left/edit").contains("<dd>70 of 70"), "as its page says");
+    // Nothing of what the driver knows of the GPU alone is awaited on the page of a device.
+    let own = page(&format!("/gpus/{}", device(&host, 0)["uuid"].as_str().unwrap()));
+    assert!(
+        own.contains("The driver reports them of the whole GPU") && !own.contains("No data yet"),
+        "{own}"
+    );
+    assert!(!page("/settings/maintenance").contains("1/mlo0"), "only its GPU is taken");
+}
+
+#[test]
+fn form_offers_devices_beside_the_mode() {
+    for (profile, is_offered) in [(PROFILE, true), ("b300x1@13.0", false), ("h200x1@13.1", false)] {
+        let host = InProcess::ready_of(profile, "");
+        let form = super::log_pages::page(&host, "/daemons/-/new");
+        let (common, folded) = form.split_once("<details class=\"more\"").expect("folded fields");
+        assert_eq!(common.contains("name=\"mlopart\""), is_offered, "{profile}");
+        assert!(!folded.contains("name=\"mlopart\""), "{profile}");
+    }
+}
+
+#[test]
 fn server_without_devices_is_replaced_before_handing_out() {
     let host = InProcess::ready_of(PROFILE, "");
     assert_eq!(tenant(&host, "early", &json!([]), &json!({})), 201);

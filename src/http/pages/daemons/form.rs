@@ -5,8 +5,9 @@ use serde::Deserialize;
 
 use crate::domain::DaemonName;
 use crate::domain::access::Right;
+use crate::domain::capability::CapabilityName;
 use crate::domain::daemon::DaemonSpec;
-use crate::domain::gpu::GpuRef;
+use crate::domain::gpu::{ComputeCapability, GpuRef};
 use crate::http::extract::{Call, Query};
 use crate::http::pages::forms::{FieldDifference, Form, FormErrors, Shape, SpecField};
 use crate::http::pages::frame::{Frame, Section};
@@ -24,6 +25,8 @@ struct DaemonFormPage {
     /// The daemon that is edited; `None` for a new one.
     daemon: Option<DaemonView>,
     gpus: Vec<DaemonGpuChoice>,
+    /// True if a GPU and the control program may have MLOPart devices, or the form has them.
+    offers_mlopart: bool,
     form: Form,
     /// The form of a daemon with nothing but defaults.
     plain: Form,
@@ -44,7 +47,7 @@ impl FoldedFields {
     /// Returns the part in which a field is folded away; `None` for one that is always shown.
     fn of(field: &str) -> Option<Self> {
         match field.split('.').next() {
-            Some("gpus" | "mode") => None,
+            Some("gpus" | "mode" | "mlopart") => None,
             Some("defaults" | "provisioning") => Some(Self::Defaults),
             _ => Some(Self::Operation),
         }
@@ -159,15 +162,27 @@ impl FormSpec for DaemonSpec<GpuRef> {
             let not = holder.map(|holder| format!("daemon {holder} has it")).or(mig);
             DaemonGpuChoice { is_chosen: form.has("gpus", row.gpu.uuid.as_str()), not, row }
         };
-        let gpus =
-            call.gpus().await?.into_iter().filter(|row| row.gpu.mlopart.is_none()).map(choice).collect();
+        let rows = call.gpus().await?;
+        let may_have_mlopart = |row: &GpuRow| {
+            let capability = row.gpu.compute_capability;
+            row.gpu.mig_enabled != Some(true)
+                && row.gpu.mig.is_none()
+                && capability.is_none_or(ComputeCapability::may_have_mlopart)
+        };
+        let offers_mlopart = form.ticked("mlopart")
+            || refused.field("mlopart").is_some()
+            || rows.iter().any(may_have_mlopart) && {
+                let capabilities = app.service.host(ctx).await?.capabilities;
+                capabilities.iter().any(|one| one.name == CapabilityName::Mlopart && one.available)
+            };
+        let gpus = rows.into_iter().filter(|row| row.gpu.mlopart.is_none()).map(choice).collect();
         let title = match &edited {
             Some(name) => format!("Edit daemon {name}"),
             None => "Set up a daemon".to_owned(),
         };
         let frame = call.frame(Section::Daemons, &title).await;
         let plain = Form::of(&DaemonSpec::<GpuRef>::of(Vec::new()), Self::FIELDS)?;
-        Ok(DaemonFormPage { frame, daemon, gpus, form, plain, refused, conflict })
+        Ok(DaemonFormPage { frame, daemon, gpus, offers_mlopart, form, plain, refused, conflict })
     }
 }
 

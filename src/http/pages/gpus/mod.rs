@@ -3,7 +3,7 @@
 mod replace;
 mod row;
 
-pub(super) use row::{GpuDisplayNames, GpuRow, unheld};
+pub(super) use row::{GpuDisplayNames, GpuRow, PicturedGpu, mig_mode, unheld};
 
 use askama::Template;
 use axum::Router;
@@ -77,8 +77,6 @@ struct GpusPage {
     gpus: Vec<PicturedGpu>,
     sorting: Sorting,
 }
-
-type PicturedGpu = (GpuRow, Option<SharingPicture>);
 
 const COLUMNS: SortColumns<'static, PicturedGpu> = &[
     ("memory", |(row, _)| SortValue::number(row.gpu.memory_used)),
@@ -172,7 +170,12 @@ async fn chart(call: &Call, gpu: &GpuView, SpanQuery { span }: SpanQuery) -> Res
         (Measure::Power, limit("limit", vitals.and_then(|vitals| vitals.power_limit_watts))),
         (Measure::Temperature, limit("slows down", slowdown)),
     ];
-    Chart::of(call, HistoryOf::Gpu(&gpu.uuid), format!("/gpus/{}", gpu.uuid), span, &limits).await
+    let page = format!("/gpus/{}", gpu.uuid);
+    let mut chart = Chart::of(call, HistoryOf::Gpu(&gpu.uuid), page, span, &limits).await?;
+    // Vitals that the driver reports are there from the first poll, and others never come; tenants use what a daemon has.
+    let may_come = |measure: Measure| measure.is_of_tenants() && gpu.daemon.is_some();
+    chart.panels.retain(|panel| !panel.lines.is_empty() || may_come(panel.measure));
+    Ok(chart)
 }
 
 /// Answers with the charts of a GPU, for the script that draws them.

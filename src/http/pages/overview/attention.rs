@@ -11,9 +11,8 @@ use crate::http::pages::banner::Banner;
 use crate::http::pages::daemons::DaemonSummary;
 use crate::http::pages::format::{Gauge, Moment, Tone};
 use crate::http::pages::frame::PageLink;
-use crate::http::pages::gpus::GpuRow;
+use crate::http::pages::gpus::{GpuRow, PicturedGpu};
 use crate::http::pages::settings::maintenance;
-use crate::http::pages::sharing::SharingPicture;
 use crate::http::problem::Problem;
 use crate::service::host::HostView;
 
@@ -36,7 +35,7 @@ fn attention(tone: Tone, what: impl Into<String>, why: impl Into<String>, remedy
 pub(super) async fn all(
     call: &Call,
     daemons: &[DaemonSummary],
-    gpus: &[(GpuRow, Option<SharingPicture>)],
+    gpus: &[PicturedGpu],
     banner: &Banner,
 ) -> Result<Vec<Attention>, Problem> {
     let Call { app, ctx } = call;

@@ -13,11 +13,11 @@ use super::banner::Banner;
 use super::daemons::{DaemonSummary, daemon_rows};
 use super::format::{Amount, Tone};
 use super::frame::{Frame, Section};
-use super::gpus::GpuRow;
+use super::gpus::{GpuRow, PicturedGpu};
 use super::operations::{OperationSummary, under_way};
 use super::reads::ChangeLine;
 use super::rendered;
-use super::sharing::{FEW_GPUS, MemoryBar, SharingPicture};
+use super::sharing::{FEW_GPUS, MemoryBar};
 use super::vitals::VitalFigure;
 use crate::domain::GpuUuid;
 use crate::domain::count::counted;
@@ -42,7 +42,7 @@ struct OverviewPage {
     attention: Vec<Attention>,
     under_way: Vec<OperationSummary>,
     daemons: Vec<DaemonSummary>,
-    gpus: Vec<(GpuRow, Option<SharingPicture>)>,
+    gpus: Vec<PicturedGpu>,
     vitals: BTreeMap<GpuUuid, Vec<VitalFigure>>,
     /// Changes of the last day, for admins.
     changes: Vec<ChangeLine>,

@@ -20,6 +20,7 @@ use crate::domain::tenant::TenantSpec;
 use crate::domain::{DaemonName, TenantName, rfc3339};
 use crate::http::extract::{Call, Query};
 use crate::http::problem::{Problem, Reply};
+use crate::service::daemons::DaemonView;
 use crate::service::{FieldError, ServiceError, WriteOptions};
 
 /// The ways to state a share of the SMs.
@@ -37,7 +38,7 @@ struct TenantFormPage {
     form: Form,
     refused: FormErrors,
     conflict: Option<Vec<FieldDifference>>,
-    daemons: Vec<DaemonName>,
+    daemons: Vec<DaemonView>,
     gpus: Vec<GpuRow>,
     /// An example of an expiry.
     in_two_days: String,
@@ -112,11 +113,11 @@ async fn form_page(
         None => "New tenant".to_owned(),
     };
     let frame = call.frame(Section::Tenants, &title).await;
-    let daemons = call.daemon_names().await?;
+    let daemons = call.daemons().await?;
     if form.text("daemon").is_empty()
         && let Some(first) = daemons.first()
     {
-        form.replace("daemon", first.as_str());
+        form.replace("daemon", first.name.as_str());
     }
     let held = |row: &GpuRow| row.gpu.daemon.is_some();
     let gpus = call.gpus().await?.into_iter().filter(held).collect();

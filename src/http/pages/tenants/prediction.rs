@@ -87,5 +87,5 @@ pub(super) fn limit(gpu: &GpuPrediction) -> String {
 
 /// An amount of memory, where it is known.
 pub(super) fn amount(bytes: Option<u64>) -> String {
-    or("memory that the driver does not report", bytes.map(Amount))
+    or("all of its memory", bytes.map(Amount))
 }
