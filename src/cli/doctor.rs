@@ -15,13 +15,14 @@ use super::output::{
 };
 use super::running;
 use super::server::{block_on, runtime_dir};
-use crate::app::doctor::{self, DaemonReport};
+use crate::app::doctor::{self, ManagerReport};
 use crate::client::Client;
 use crate::config::{self, Config};
 use crate::domain::checkup::{Check, CheckVerdict, Checkup};
 use crate::service::daemons::DaemonView;
+use crate::service::host::HostView;
 
-/// Time within which a manager must report on its daemons.
+/// Time within which a manager must report.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The width of the column of outcomes.
 const STATUS: usize = 7;
@@ -101,18 +102,20 @@ pub(super) fn run(args: Doctor) -> CommandResult {
     Ok(if checkup.is_well() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERS) })
 }
 
-/// Asks the running manager for the conditions of its daemons; `None` if nothing listens at its socket.
-async fn report(config: &Config) -> Option<DaemonReport> {
+/// Asks the running manager for its conditions; `None` if nothing listens at its socket.
+async fn report(config: &Config) -> Option<Result<ManagerReport, String>> {
     let socket = config.socket();
     UnixStream::connect(&socket).ok()?;
     let asked = async {
         let trusted = config::trusted_managers()?;
         let client = Client::over_socket(&socket, trusted).map_err(|error| error.to_string())?;
+        let host: HostView = client.get("/api/v1/host").await.map_err(|error| error.to_string())?;
         let daemons: Vec<DaemonView> =
             all(&client, "/api/v1/daemons").await.map_err(|error| error.to_string())?;
         let conditions =
             |daemon: DaemonView| (daemon.name.to_string(), daemon.status.map(|status| status.conditions));
-        Ok(daemons.into_iter().map(conditions).collect())
+        let daemons = daemons.into_iter().map(conditions).collect();
+        Ok(ManagerReport { host: host.conditions, daemons })
     };
     let answer = tokio::time::timeout(TIMEOUT, asked).await;
     Some(answer.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs()))))

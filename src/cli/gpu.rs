@@ -22,7 +22,7 @@ pub(super) enum GpuCommand {
     #[command(after_help = "Examples:
   mps-manager gpu get 0")]
     Get {
-        /// The GPU, by index or UUID
+        /// The GPU, by index or UUID, or a part of one, as 0/mig1 or 0/mlo1
         #[arg(add = GPU.complete())]
         gpu: String,
         #[command(flatten)]
@@ -34,7 +34,7 @@ pub(super) enum GpuCommand {
     Replace {
         /// The missing GPU, by UUID
         gpu: String,
-        /// The new GPU, by index or UUID, which no daemon has
+        /// The new GPU, by index or UUID, or a MIG instance, as 0/mig1, which no daemon has
         #[arg(long, value_name = "GPU", add = GPU.complete())]
         with: String,
         #[command(flatten)]

@@ -10,7 +10,7 @@ use super::output::{DetailsTable, TableCell};
 use super::server::CallArgs;
 use crate::client::ClientError;
 use crate::domain::count::counted;
-use crate::service::host::HostView;
+use crate::service::host::{DocumentedOnly, HostView};
 
 const HOST: &str = "/api/v1/host";
 
@@ -72,10 +72,7 @@ fn print(call: &CallArgs, host: &HostView) {
         .row("Machine ID", host.machine_id.as_str())
         .row("Boot ID", host.boot_id.as_str());
     for capability in &host.capabilities {
-        let reason = capability.reason.as_deref();
-        let value =
-            reason.map_or_else(|| "supported".to_owned(), |reason| format!("not supported: {reason}"));
-        details = details.row(capability.name.title(), value);
+        details = details.row(capability.name.title(), host.availability(capability));
     }
     if let Some(read_only) = &host.read_only {
         details = details.row("Read-only", read_only.reason.as_str());
@@ -83,7 +80,8 @@ fn print(call: &CallArgs, host: &HostView) {
     for condition in &host.conditions {
         details = details.row(condition.kind.as_str(), condition.message.as_str());
     }
-    for feature in &host.documented_only {
+    // That MLOPart devices are is said where the capabilities are.
+    for feature in host.documented_only.iter().filter(|feature| **feature != DocumentedOnly::MlopartDevices) {
         details = details.row("Documented only", feature.words());
     }
     for remark in &host.isolation.remarks {

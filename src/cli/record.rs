@@ -51,7 +51,7 @@ pub(super) fn run(args: &RecordArgs) -> CommandResult {
     let runtime = tokio::runtime::Runtime::new()?;
     let place = OwnDirectory::new()?;
     let config = Config { sim: args.sim.clone(), mps_dir: args.mps_dir.clone(), ..Config::default() };
-    let recorder = || Recorder::new(config, args.gpu, args.mlopart, place.path());
+    let recorder = |like| Recorder::new(config, args.gpu, args.mlopart, like, place.path());
     if args.check {
         let text =
             fs::read_to_string(&args.file).map_err(|error| format!("{}: {error}", args.file.display()))?;
@@ -63,7 +63,8 @@ pub(super) fn run(args: &RecordArgs) -> CommandResult {
         }
         let mut differs = !wrong.is_empty();
         if args.sim.is_some() {
-            let differences = runtime.block_on(async { recorder().await?.differences(&recording).await })?;
+            let differences = runtime
+                .block_on(async { recorder(Some(&recording)).await?.differences(&recording).await })?;
             for (recorded, reply) in &differences {
                 line!(
                     "{}\n  recorded:  {}\n  simulated: {}",
@@ -79,7 +80,7 @@ pub(super) fn run(args: &RecordArgs) -> CommandResult {
         }
         return Ok(if differs { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS });
     }
-    let recorder = runtime.block_on(recorder())?;
+    let recorder = runtime.block_on(recorder(None))?;
     remark(&recorder.words());
     args.confirm.ask("Record it?")?;
     // Before anything is started: nothing is asked in vain.

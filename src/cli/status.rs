@@ -17,7 +17,7 @@ use super::server::CallArgs;
 use super::wait::INTERRUPTED;
 use crate::client::{Client, ClientError};
 use crate::domain::attention::{AttentionItem, attention_items};
-use crate::domain::condition::{Condition, ReasonOutlook, ready};
+use crate::domain::condition::{Condition, ConditionType, ReasonOutlook, ready};
 use crate::domain::count::counted;
 use crate::domain::duration::parse_duration;
 use crate::domain::incident::IncidentState;
@@ -124,7 +124,10 @@ async fn repeat(
 pub(super) async fn print_once(client: &Client, format: OutputFormat) -> Result<ExitCode, ClientError> {
     let snapshot = HostSnapshot::read(client).await?;
     print(&snapshot, format, false);
+    // The manager is at work without its host file, so that /readyz does not name it; the host is not as the file says.
+    let holds_back_file = |condition: &Condition| condition.kind == ConditionType::HostFileNotApplied;
     let is_well = snapshot.is_ready
+        && !snapshot.host.conditions.iter().any(holds_back_file)
         && snapshot
             .daemons
             .iter()

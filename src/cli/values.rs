@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use crate::clock::Clock;
 use crate::domain::InvalidValue;
 use crate::domain::daemon::OvercommitRatio;
-use crate::domain::device_index::DeviceIndex;
+use crate::domain::device_index::{DeviceIndex, PART_SPELLING};
 use crate::domain::duration::parse_duration;
 use crate::domain::moment::parse_moment;
 use crate::domain::percentage::ThreadPercentage;
@@ -84,7 +84,7 @@ pub(super) fn time_ago(ago: Duration) -> String {
 /// Parses a GPU or a part of it by its place, as `0` or `0/mig1`.
 pub(super) fn device_index(text: &str) -> Result<DeviceIndex, String> {
     DeviceIndex::parse(text)
-        .ok_or_else(|| format!("{text:?} is no GPU: give an index as 0, or a MIG instance as 0/mig1"))
+        .ok_or_else(|| format!("{text:?} is no GPU: an index is written as 0, and {PART_SPELLING}"))
 }
 
 #[cfg(test)]

@@ -364,10 +364,10 @@ pub(super) const DEFAULT_LIMIT: &str = "defaults/device_memory_limit";
 impl DaemonSpec<GpuRef> {
     /// Resolves its GPUs to UUIDs, in PCI order; an error comes with the field that names an unknown GPU.
     pub fn resolve_gpus(self, host: &[Gpu]) -> Result<DaemonSpec, (&'static str, InvalidValue)> {
-        let gpus = self.gpus.iter().map(|gpu| gpu.resolve(host)).collect::<Result<Vec<&Gpu>, _>>();
+        let gpus = self.gpus.iter().map(|gpu| gpu.resolve_device(host)).collect::<Result<Vec<_>, _>>();
         let mut gpus = gpus.map_err(|error| ("gpus", error))?;
-        gpus.sort_by_key(|gpu| gpu.index);
-        let gpus = gpus.into_iter().map(|gpu| gpu.uuid.clone()).collect();
+        gpus.sort_by_key(|(index, _)| *index);
+        let gpus = gpus.into_iter().map(|(_, uuid)| uuid).collect();
         let Defaults { device_memory_limit, active_thread_percentage, priority } = self.defaults;
         let limit = device_memory_limit.map(|limit| limit.resolve_gpus(host)).transpose();
         let limit = limit.map_err(|error| (DEFAULT_LIMIT, error))?;

@@ -114,7 +114,7 @@ impl DaemonSpec {
         }
         let mut own = host.iter().filter(|gpu| self.gpus.contains(&gpu.uuid));
         match own.find_map(lacks_mlopart) {
-            Some(why) => refused("mlopart", &why),
+            Some(why) => refused("mlopart", &format!("{why}: leave mlopart out")),
             None => Ok(()),
         }
     }
@@ -157,6 +157,14 @@ mod tests {
     use super::*;
     use crate::gpu::GpuRef;
     use crate::testing::h200;
+
+    #[test]
+    fn unlisted_mlopart_device_is_no_daemons() {
+        let host = [Gpu { compute_capability: None, ..h200(0) }];
+        let spec = DaemonSpec::of(vec![GpuRef("0/mlo0".into())]).resolve_gpus(&host).expect("a device");
+        let (field, reason) = spec.check(&host).expect_err("no GPU");
+        assert!(field == "gpus" && reason.to_string().contains("name its GPU, and set mlopart"), "{reason}");
+    }
 
     #[test]
     fn strategy_excludes_other_sources_of_shares() {

@@ -26,6 +26,9 @@ pub enum DevicePart {
 /// Pattern of the places, for the API document.
 pub(super) const PLACES: &str = "[0-9]{1,9}(/(mig|mlo)[0-9]{1,3})?";
 
+/// Remedy for a place that is written otherwise.
+pub const PART_SPELLING: &str = "a part of a GPU is written as 0/mig1 or 0/mlo1";
+
 impl DeviceIndex {
     /// Parses `0`, `0/mig1` or `0/mlo1`; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
@@ -92,7 +95,7 @@ impl TryFrom<String> for PartIndex {
 
     fn try_from(text: String) -> Result<Self, InvalidValue> {
         let place = DeviceIndex::parse(&text);
-        place.map(Self).ok_or_else(|| InvalidValue(format!("{text:?} is no device: it looks like 0/mig1")))
+        place.map(Self).ok_or_else(|| InvalidValue(format!("{text:?} is no device: {PART_SPELLING}")))
     }
 }
 

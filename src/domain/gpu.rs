@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::device_index::{DeviceIndex, DevicePart, PLACES};
+use super::device_index::{DeviceIndex, DevicePart, PART_SPELLING, PLACES};
 use super::mig::MigInstance;
 use super::mlopart::MlopartDevice;
 use super::{GpuUuid, InvalidValue, plain_number};
@@ -122,7 +122,11 @@ impl GpuRef {
             (Some(_), Some(_)) => {
                 Err(InvalidValue(format!("{shown:?} could be several GPUs: give more of it; {}", listed())))
             }
-            (None, _) => Err(InvalidValue(format!("there is no GPU {shown:?}: {}", listed()))),
+            (None, _) => {
+                let is_part = !lower.starts_with("mig-") && (lower.contains("mig") || lower.contains("mlo"));
+                let hint = if is_part { format!(" ({PART_SPELLING})") } else { String::new() };
+                Err(InvalidValue(format!("there is no GPU {shown:?}{hint}: {}", listed())))
+            }
         }
     }
 
@@ -134,7 +138,11 @@ impl GpuRef {
             let (gpu, number) = parts.ok_or(error)?;
             let whole = Self(gpu.to_owned()).resolve(host)?;
             let number = plain_number(number).filter(|_| whole.is_whole() && number.len() <= 3);
-            let number = number.ok_or_else(|| InvalidValue(format!("{:?} is no device of a GPU", self.0)))?;
+            let misspelt = || InvalidValue(format!("{:?} is no device of a GPU: {PART_SPELLING}", self.0));
+            let number = number.ok_or_else(misspelt)?;
+            if let Some(why) = lacks_mlopart(whole) {
+                return Err(InvalidValue(format!("{why}: name the GPU")));
+            }
             let index = DeviceIndex { part: Some(DevicePart::Mlo(number)), ..whole.index };
             Ok((index, whole.uuid.with_mlo(number)))
         };
@@ -381,7 +389,7 @@ const MLOPART_SINCE: u32 = 10;
 pub fn lacks_mlopart(gpu: &Gpu) -> Option<String> {
     let old = gpu.compute_capability.filter(|capability| !capability.may_have_mlopart())?;
     Some(format!(
-        "GPU {} ({}) has compute capability {old}, and MLOPart devices need {MLOPART_SINCE}.0 or newer: leave mlopart out",
+        "GPU {} ({}) has compute capability {old}, and MLOPart devices need {MLOPART_SINCE}.0 or newer",
         gpu.index, gpu.name
     ))
 }
@@ -476,6 +484,32 @@ mod tests {
         for bad in ["", "2", "GPU-", "GPU-514466a0", "GPU-ffff", "-1", "0.0", "banana"] {
             assert!(find(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn misspelt_and_impossible_parts_are_explained() {
+        use crate::testing::h200;
+        let able = |index| {
+            let compute_capability = Some(ComputeCapability { major: 10, minor: 3 });
+            Gpu { compute_capability, ..h200(index) }
+        };
+        let present = [able(0), h200(1)];
+        let device = |text: &str| {
+            let found = GpuRef(text.into()).resolve_device(&present);
+            found.map(|(index, _)| index.to_string()).map_err(|error| error.to_string())
+        };
+        for bad in ["1/MIG0", "0/MLO1", "mig1", "mlo1", "0/mlo01", "0/mig01"] {
+            let error = device(bad).expect_err("misspelt");
+            assert!(error.contains(PART_SPELLING), "{bad}: {error}");
+        }
+        for bad in ["MIG-11111111-1111-1111-1111-111111111111", "7", "banana", "0/mig1"] {
+            assert!(!device(bad).expect_err("there is none").contains(PART_SPELLING), "{bad}");
+        }
+        assert_eq!(device("0/mlo1"), Ok("0/mlo1".to_owned()));
+        let error = device("1/mlo0").expect_err("it can have none");
+        assert!(
+            error.ends_with("compute capability 9.0, and MLOPart devices need 10.0 or newer: name the GPU")
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(super) fn daemons(host: &HostFacts) -> Judgement {
     let daemons = match &host.report {
         None => return skipped("no manager serves"),
         Some(Err(why)) => return skipped(format!("the manager did not say: {why}")),
-        Some(Ok(daemons)) => daemons,
+        Some(Ok(report)) => &report.daemons,
     };
     let findings = daemons.iter().flat_map(|(name, conditions)| {
         let bad = conditions.iter().flatten().filter(|condition| condition.needs_attention());
@@ -77,8 +77,15 @@ pub(super) fn waiting_users(host: &HostFacts) -> Judgement {
     };
     let is_kept_waiting = |waiting: &&WaitingUsers| !waiting.served.is_empty() && !waiting.clients.is_empty();
     each(CheckVerdict::Warn, host.waiting.iter().filter(is_kept_waiting).map(finding))?;
-    if host.daemons.iter().all(|daemon| daemon.environment.is_err()) {
-        return skipped("no MPS control daemon runs that could be read");
+    match host.daemons.iter().filter(|daemon| daemon.environment.is_err()).count() {
+        unread if unread == host.daemons.len() => {
+            return skipped("no MPS control daemon runs that could be read");
+        }
+        0 => {}
+        unread => {
+            let all = counted(host.daemons.len(), "MPS control daemon");
+            return skipped(format!("of {all} {unread} could not be read; at the others no client waits"));
+        }
     }
     ok("no client waits for those of another user to leave")
 }
@@ -107,6 +114,7 @@ pub(super) fn privileged_socket(host: &HostFacts) -> Judgement {
         return skipped(format!("containers could not be searched for {}", joined(unresolved, ", ")));
     }
     match search.unseen {
+        _ if search.searched == 0 => skipped("no daemon has a directory yet"),
         0 => ok("no other mount namespace has a daemon's directory mounted"),
         unseen => {
             skipped(format!("the mounts of {} may not be read: run it as root", counted(unseen, "process")))

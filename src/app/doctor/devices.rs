@@ -52,11 +52,17 @@ pub(super) fn compute_capability(host: &HostFacts) -> Judgement {
             "the driver does not report the compute capability of {unknown}: whether limits work there shows when a tenant is verified"
         ));
     }
-    ok(match those(gpus, Gpu::is_before_ampere) {
-        Some(old) => {
-            format!("limits work on every GPU; before Ampere, so without static partitions: {old}")
-        }
-        None => "limits work on every GPU, and static partitions where MPS has them".to_owned(),
+    let without_partitions = [
+        those(gpus, Gpu::is_before_ampere)
+            .map(|old| format!("; before Ampere, so without static partitions: {old}")),
+        those(gpus, |gpu| gpu.mig_enabled)
+            .map(|names| format!("; in MIG mode, so without static partitions: {names}")),
+    ];
+    let without_partitions: String = without_partitions.into_iter().flatten().collect();
+    ok(if without_partitions.is_empty() {
+        "limits work on every GPU, and static partitions where MPS has them".to_owned()
+    } else {
+        format!("limits work on every GPU{without_partitions}")
     })
 }
 
@@ -88,19 +94,31 @@ pub(super) fn compute_mode(host: &HostFacts) -> Judgement {
     };
     let prohibited = gpus.iter().filter(|gpu| gpu.compute_mode == Some(ComputeMode::Prohibited));
     each(CheckVerdict::Fail, prohibited.map(finding))?;
-    // There is none of a MIG instance.
-    if let Some(unknown) = those(gpus, |gpu| gpu.compute_mode.is_none() && gpu.mig.is_none()) {
+    // A MIG instance has no compute mode, and its GPU none that matters.
+    let with = |mode| those(gpus, |gpu| gpu.compute_mode == mode && gpu.mig.is_none() && !gpu.mig_enabled);
+    if let Some(unknown) = with(None) {
         return skipped(format!(
             "the driver does not report the compute mode of {unknown}, which cannot be set there"
         ));
     }
-    ok(match those(gpus, |gpu| gpu.compute_mode == Some(ComputeMode::Default) && !gpu.mig_enabled) {
-        Some(unprotected) => format!(
-            "default: {unprotected}; processes that miss the pipe directory run outside MPS there. A daemon's compute_mode can say \
+    let in_mig_mode = those(gpus, |gpu| gpu.mig_enabled).map(|names| {
+        format!(
+            "in MIG mode, where the compute mode is default and cannot be changed: {names}; a process outside MPS is reported as a bypass \
+             there and not kept out"
+        )
+    });
+    let default = with(Some(ComputeMode::Default)).map(|names| {
+        format!(
+            "default: {names}; processes that miss the pipe directory run outside MPS there. A daemon's compute_mode can say \
              otherwise while it runs"
-        ),
-        None => "exclusive_process on every GPU: a process outside MPS is refused".to_owned(),
-    })
+        )
+    });
+    let exclusive = with(Some(ComputeMode::ExclusiveProcess))
+        .map(|names| format!("exclusive_process: {names}; a process outside MPS is refused there"));
+    match (&default, &exclusive, &in_mig_mode) {
+        (None, None, Some(why)) => skipped(why),
+        _ => ok(joined([default, exclusive, in_mig_mode].into_iter().flatten(), ". ")),
+    }
 }
 
 pub(super) fn outside_mps(host: &HostFacts) -> Judgement {
@@ -142,9 +160,10 @@ pub(super) fn outside_mps(host: &HostFacts) -> Judgement {
 
 /// Checks for processes that the driver lists without an entry in /proc: this is another PID namespace than the host's.
 pub(super) fn pid_namespace(host: &HostFacts) -> Judgement {
-    let processes = &host.gpus()?.processes;
+    let facts = host.gpus()?;
+    let processes = &facts.processes;
     if processes.is_empty() {
-        return skipped("the driver lists no process of a GPU");
+        return skipped(facts.unread.as_deref().unwrap_or("the driver lists no process of a GPU"));
     }
     if processes.iter().all(|process| process.is_visible) {
         return ok("every process that the driver lists is visible here");

@@ -17,8 +17,14 @@ use crate::mps::process::foreign::Running;
 use crate::store::inspect::{Contents, Inspection};
 use crate::supervisor::ExposureSearch;
 
-/// Conditions of each daemon, as a running manager reports them; the error says why it did not.
-pub type DaemonReport = Result<Vec<(String, Option<Vec<Condition>>)>, String>;
+/// Conditions that a running manager reports.
+#[derive(Debug)]
+pub struct ManagerReport {
+    /// Those of the host.
+    pub host: Vec<Condition>,
+    /// Those of each daemon; `None` while nothing is known of it.
+    pub daemons: Vec<(String, Option<Vec<Condition>>)>,
+}
 
 /// Facts about a host, gathered at one time.
 #[derive(Debug)]
@@ -40,8 +46,8 @@ pub struct HostFacts {
     pub(super) has_default_pipes: bool,
     /// Tenants whose users do not reach their directories, each with the reason.
     pub(super) unreachable: Vec<String>,
-    /// The daemons according to the manager that serves; `None` if none does.
-    pub(super) report: Option<DaemonReport>,
+    /// Report of the manager that serves, or the reason why it gave none; `None` if none serves.
+    pub(super) report: Option<Result<ManagerReport, String>>,
     /// Every control daemon of the host.
     pub(super) daemons: Vec<Running>,
     pub(super) waiting: Vec<WaitingUsers>,

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::facts::{DirectoryFacts, DirectoryPlace, HostFacts, ManagerFacts, NoDatabase};
 use crate::app::DATABASE;
 use crate::domain::checkup::{Judgement, fail, ok, skipped, warn};
+use crate::domain::condition::{ConditionReason, ConditionType};
 use crate::domain::count::{counted, joined};
 use crate::domain::memory::Bytes;
 use crate::mps::process::DEFAULT_PIPE_DIRECTORY;
@@ -33,6 +34,16 @@ pub(super) fn manager(host: &HostFacts) -> Judgement {
     let words = pid
         .map_or_else(|| "one whose process this user may not see".to_owned(), |pid| format!("process {pid}"));
     let socket = host.config.socket();
+    let mut reported = host.report.iter().flatten().flat_map(|report| &report.host);
+    if let Some(held_back) = reported.find(|condition| condition.kind == ConditionType::HostFileNotApplied) {
+        let remedy = match held_back.reason {
+            ConditionReason::GpuMissing => {
+                "make the MIG instances (mig-parted apply, or nvidia-smi mig -cgi): the file is then applied by itself"
+            }
+            _ => "fix the file, then run mps-manager apply -f FILE",
+        };
+        return warn(&held_back.message, remedy);
+    }
     match health {
         Ok(()) => ok(format!("{words} serves at {}", socket.display())),
         Err(why) => warn(

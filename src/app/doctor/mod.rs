@@ -13,7 +13,7 @@ mod neighbours;
 #[cfg(test)]
 mod tests;
 
-pub use self::facts::{DaemonReport, HostFacts};
+pub use self::facts::{HostFacts, ManagerReport};
 pub use self::gather::neighbours::refuse_beside_nvidia;
 use super::{StartupError, refused};
 use crate::config::Config;
@@ -69,8 +69,12 @@ pub fn refuse_unknown(profile: &str) -> Result<(), StartupError> {
 }
 
 /// Examines the host as a manager with this configuration would find it. `fault` is the reason why a configuration file was refused, and
-/// `report` the state of the daemons as the manager that serves reports it.
-pub async fn examine(config: Config, fault: Option<String>, report: Option<DaemonReport>) -> Checkup {
+/// `report` what the manager that serves reports, or the reason why it did not.
+pub async fn examine(
+    config: Config,
+    fault: Option<String>,
+    report: Option<Result<ManagerReport, String>>,
+) -> Checkup {
     let sim = config.sim.clone();
     let host = HostFacts::gather(config, fault, report).await;
     let checks = CHECKS.iter().map(|(id, judge)| Check { id, outcome: judge(&host).into() }).collect();

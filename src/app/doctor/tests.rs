@@ -9,11 +9,16 @@ use super::facts::{
 use super::*;
 use crate::domain::checkup::CheckOutcome;
 use crate::domain::checkup::CheckVerdict::{self, Fail, Ok as Well, Skipped, Warn};
+use crate::domain::condition::{ConditionReason, ConditionType};
+use crate::domain::daemon::Mode;
+use crate::domain::foreign_owner::ForeignOwner;
 use crate::domain::gpu::{ComputeCapability, ComputeMode};
 use crate::domain::mig::MigInstance;
 use crate::gpu::GpuDriver;
+use crate::host::Identity;
 use crate::host::systemd::Scopes;
 use crate::host::trust::Untrusted;
+use crate::mps::process::foreign::{Running, Surroundings};
 use crate::supervisor::ExposureSearch;
 use crate::testing::h200;
 
@@ -54,7 +59,7 @@ fn host() -> HostFacts {
         report: None,
         daemons: Vec::new(),
         waiting: Vec::new(),
-        exposed: Ok(ExposureSearch { found: Vec::new(), unseen: 0, unresolved: Vec::new() }),
+        exposed: Ok(ExposureSearch { searched: 0, found: Vec::new(), unseen: 0, unresolved: Vec::new() }),
         open_files: Some(65_536),
         tasks: None,
         variables: Vec::new(),
@@ -158,6 +163,73 @@ fn gpus_are_judged_by_mode_and_generation() {
         "prohibited: GPU 1",
     );
     is("compute_mode", with(|gpu| gpu.compute_mode = None), Skipped, "of GPU 1");
+}
+
+#[test]
+fn gpus_in_mig_mode_are_told_apart() {
+    let with = |divided: &'static [usize], mode: ComputeMode| {
+        move |host: &mut HostFacts| {
+            for (at, gpu) in gpu_facts(host).gpus.iter_mut().enumerate() {
+                gpu.mig_enabled = divided.contains(&at);
+                gpu.compute_mode = Some(if gpu.mig_enabled { ComputeMode::Default } else { mode });
+            }
+        }
+    };
+    let exclusive = ComputeMode::ExclusiveProcess;
+    is("compute_mode", with(&[], exclusive), Well, "exclusive_process: GPU 0, GPU 1; a process outside MPS");
+    let both = judged("compute_mode", with(&[1], exclusive)).seen;
+    assert!(both.starts_with("exclusive_process: GPU 0; a process outside MPS is refused there. "), "{both}");
+    assert!(
+        both.contains("cannot be changed: GPU 1; a process outside MPS is reported as a bypass"),
+        "{both}"
+    );
+    is("compute_mode", with(&[0, 1], exclusive), Skipped, "in MIG mode");
+    is("compute_mode", with(&[0], ComputeMode::Default), Well, "default: GPU 1;");
+    is("compute_capability", with(&[1], exclusive), Well, "in MIG mode, so without static partitions: GPU 1");
+}
+
+#[test]
+fn checks_of_nothing_are_skipped() {
+    is("privileged_socket", |_| (), Skipped, "no daemon has a directory");
+    let searched = |host: &mut HostFacts| host.exposed.as_mut().expect("searched").searched = 1;
+    is("privileged_socket", searched, Well, "no other mount namespace");
+    is("pid_namespace", |host| gpu_facts(host).unread = Some("of GPU 1".into()), Skipped, "of GPU 1");
+    let daemon = |pid, environment| Running {
+        identity: Identity { pid, start_time: 1 },
+        uid: Some(0),
+        options: Vec::new(),
+        multi_user: false,
+        mode: Mode::Shared,
+        owner: ForeignOwner::default(),
+        environment,
+    };
+    let read = Surroundings {
+        pipe_directory: "/a".into(),
+        log_directory: "/b".into(),
+        visible_devices: None,
+        pci_order: false,
+        token: None,
+        tenant: None,
+        reachable: Err("not looked at".into()),
+    };
+    let unread = || daemon(7, Err("not allowed".into()));
+    is("waiting_users", |host| host.daemons = vec![unread()], Skipped, "no MPS control daemon runs");
+    let one_of_two = vec![unread(), daemon(8, Ok(read.clone()))];
+    is("waiting_users", |host| host.daemons = one_of_two, Skipped, "of 2 MPS control daemons 1 could not");
+    is("waiting_users", |host| host.daemons = vec![daemon(8, Ok(read))], Well, "no client waits");
+}
+
+#[test]
+fn host_file_held_back_is_warned_of() {
+    let with = |reason: ConditionReason| {
+        move |host: &mut HostFacts| {
+            host.manager = ManagerFacts::Serves { pid: Some(7), health: Ok(()) };
+            let condition = ConditionType::HostFileNotApplied.problem(reason, "it names 1/mig0".to_owned());
+            host.report = Some(Ok(ManagerReport { host: vec![condition], daemons: Vec::new() }));
+        }
+    };
+    is("manager", with(ConditionReason::GpuMissing), Warn, "it names 1/mig0 make the MIG instances");
+    is("manager", with(ConditionReason::WriteFailed), Warn, "it names 1/mig0 fix the file");
 }
 
 #[test]

@@ -19,9 +19,9 @@ use super::platform::{self, Platform};
 use super::{StartupError, refused};
 use crate::config::Config;
 use crate::domain::daemon::Mode;
-use crate::domain::device_index::DeviceIndex;
+use crate::domain::device_index::{DeviceIndex, DevicePart};
 use crate::domain::foreign::visible_gpus;
-use crate::domain::gpu::{Gpu, lacks_mlopart};
+use crate::domain::gpu::{Gpu, GpuRef, instances_to_choose, lacks_mlopart};
 use crate::domain::partitions::PartitionRef;
 use crate::domain::{GpuUuid, PartitionId};
 use crate::gpu::probe::Prober;
@@ -101,13 +101,15 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Chooses the GPU of this index, or the first unused one; refuses a GPU in use, and a driver without static partitions.
+    /// Chooses the GPU of this index, or the first unused one, of the kind of `like` if it is to be compared with that; refuses a GPU in
+    /// use, and a driver without static partitions.
     ///
     /// `place` is a directory of the caller's own.
     pub async fn new(
         mut config: Config,
         index: Option<DeviceIndex>,
         mlopart: bool,
+        like: Option<&Recording>,
         place: &Path,
     ) -> Result<Self, StartupError> {
         config.runtime_dir = place.to_owned();
@@ -118,10 +120,13 @@ impl Recorder {
         let probed =
             capability::probe(&program, driver.as_ref(), &place.join("asked")).await.map_err(refused)?;
         let world = config.sim.as_ref().map(|_| place.join("sim"));
-        let gpu = idle_gpu(platform.inventory.as_ref(), index, world.as_deref())?;
+        let mlopart = mlopart || like.is_some_and(Recording::has_mlopart);
+        let gpu = idle_gpu(platform.inventory.as_ref(), index, like, world.as_deref())?;
         let lacking =
             if mlopart { probed.lacks_mlopart() } else { probed.lacks_static().filter(|_| gpu.is_whole()) };
-        match lacking.or_else(|| lacks_mlopart(&gpu).filter(|_| mlopart)) {
+        let without =
+            || lacks_mlopart(&gpu).filter(|_| mlopart).map(|why| format!("{why}: leave --mlopart out"));
+        match lacking.or_else(without) {
             Some(why) => Err(refused(why)),
             None => Ok(Self { platform, gpu, mlopart, place: place.to_owned() }),
         }
@@ -207,10 +212,14 @@ impl Recorder {
         &self,
         recording: &Recording,
     ) -> Result<Vec<(RecordedCommand, String)>, StartupError> {
+        if self.has_server() != recording.has_server() {
+            return Err(StartupError(format!(
+                "GPU {} is of another kind than that of the recording: name another with --gpu, or leave it out",
+                self.gpu.index
+            )));
+        }
         if self.has_server() {
-            return Err(StartupError(
-                "only recordings of static partitions are compared with a simulated GPU".to_owned(),
-            ));
+            return Ok(RecordedCommand::differences(&recording.commands, &self.record().await?.commands));
         }
         let daemon = RecordingDaemon::start(self).await?;
         let compared = daemon.compare(&recording.commands).await;
@@ -228,13 +237,15 @@ impl Recorder {
     }
 }
 
-/// Finds the GPU of this index, or the first unused one.
+/// Finds the GPU of this index, or the first unused one, of the kind and if possible of the name of that in `like`.
 fn idle_gpu(
     inventory: &dyn Inventory,
     index: Option<DeviceIndex>,
+    like: Option<&Recording>,
     world: Option<&Path>,
 ) -> Result<Gpu, StartupError> {
     let gpus = inventory.gpus().map_err(refused)?;
+    let candidates = candidates(&gpus, index, like)?;
     let daemons = running(world);
     let used = |gpu: &Gpu| -> Result<Option<String>, StartupError> {
         let processes = inventory.processes(&gpu.uuid).map_err(refused)?;
@@ -249,10 +260,8 @@ fn idle_gpu(
         Ok(serves
             .map(|daemon| format!("control daemon {} serves GPU {}, or may", daemon.identity.pid, gpu.index)))
     };
-    let mut why = "there is no such GPU".to_owned();
-    for gpu in
-        gpus.iter().filter(|gpu| index.map_or(gpu.is_whole(), |index| gpu.index == index) && !gpu.mig_enabled)
-    {
+    let mut why = String::new();
+    for gpu in candidates {
         match used(gpu)? {
             None => return Ok(gpu.clone()),
             Some(reason) => why = reason,
@@ -261,6 +270,36 @@ fn idle_gpu(
     Err(StartupError(format!(
         "{why}: only a GPU that nobody uses is recorded; end what uses it, or name another with --gpu"
     )))
+}
+
+/// Returns the GPUs that can be recorded, at least one, whether they are used or not; refuses one that no process can use as it is named.
+fn candidates<'g>(
+    gpus: &'g [Gpu],
+    index: Option<DeviceIndex>,
+    like: Option<&Recording>,
+) -> Result<Vec<&'g Gpu>, StartupError> {
+    if let Some(DeviceIndex { gpu, part: Some(DevicePart::Mlo(_)) }) = index {
+        let text = format!("MLOPart devices are recorded with their GPU: --mlopart --gpu {gpu}");
+        return Err(StartupError(text));
+    }
+    let of_instance = like.is_some_and(|recording| recording.has_server() && !recording.has_mlopart());
+    let (in_mig_mode, mut candidates): (Vec<&Gpu>, Vec<&Gpu>) = match index {
+        Some(index) => vec![GpuRef(index.to_string()).resolve(gpus).map_err(refused)?],
+        None => gpus.iter().filter(|gpu| gpu.mig.is_some() == of_instance).collect(),
+    }
+    .into_iter()
+    .partition(|gpu| gpu.mig_enabled);
+    candidates.sort_by_key(|gpu| like.is_some_and(|recording| recording.gpu.name != gpu.name));
+    match in_mig_mode.first() {
+        _ if !candidates.is_empty() => Ok(candidates),
+        Some(gpu) => Err(StartupError(format!(
+            "GPU {} is in MIG mode, where no process can use it as a whole: {}",
+            gpu.index,
+            instances_to_choose(gpu, gpus)
+        ))),
+        None if of_instance => Err(StartupError("this host has no MIG instance".to_owned())),
+        None => Err(StartupError("the driver lists no GPU".to_owned())),
+    }
 }
 
 /// The daemon of a recording.
@@ -365,12 +404,6 @@ impl RecordingDaemon {
                 .ok_or_else(|| StartupError(format!("{:?} is no command of a recording", recorded.line)))?;
             let reply = session.send(&command).await.map_err(refused)?;
             let reply = self.nobodys(&String::from_utf8_lossy(&reply));
-            // The padding of columns is ignored.
-            let words = |text: &str| {
-                text.lines()
-                    .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
-                    .collect::<Vec<_>>()
-            };
             if words(&reply) != words(&recorded.reply) {
                 differences.push((recorded.clone(), reply));
             }
@@ -395,6 +428,11 @@ impl RecordingDaemon {
         let log = std::fs::read_to_string(self.spec.log_directory.join("control.log")).unwrap_or_default();
         log.lines().map(|line| self.nobodys(line)).collect()
     }
+}
+
+/// Returns the lines of a reply without the padding of columns.
+fn words(reply: &str) -> Vec<String> {
+    reply.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
 /// Replaces each UUID by one of nobody's, the first by [`NOBODYS`], also where a table shows only its beginning; `known` are those that were
@@ -452,6 +490,16 @@ impl Recording {
         Ok(recording)
     }
 
+    /// Returns true if it is of a server, and not of static partitions.
+    fn has_server(&self) -> bool {
+        self.commands.iter().any(|command| command.line.starts_with("start_server"))
+    }
+
+    /// Returns true if it is of a server with MLOPart devices.
+    fn has_mlopart(&self) -> bool {
+        self.commands.iter().any(|command| command.line.ends_with("-mlopart"))
+    }
+
     /// Returns the replies that this program would not understand, each with the reason.
     pub fn not_understood(&self) -> Vec<(&RecordedCommand, String)> {
         let reason = |command: &RecordedCommand| {
@@ -486,6 +534,8 @@ impl Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::mig::MigInstance;
+    use crate::testing::h200;
 
     #[test]
     fn uuids_are_replaced_with_their_beginnings() {
@@ -501,6 +551,33 @@ mod tests {
         ] {
             assert_eq!(without_uuids(&text, &mut known), kept);
         }
+    }
+
+    #[test]
+    fn gpus_that_cannot_be_recorded_are_explained() {
+        let [mut divided, whole] = [h200(0), h200(1)];
+        let mig = Some(MigInstance { parent: divided.uuid.clone(), number: 0, profile: None });
+        let place = |text: &str| DeviceIndex::parse(text).expect("a place");
+        let uuid = GpuUuid::parse("MIG-59ab12cd-0000-1111-2222-333344445555").expect("a UUID");
+        let instance = Gpu { index: place("0/mig0"), mig, uuid, ..h200(0) };
+        divided.mig_enabled = true;
+        let gpus = [divided.clone(), instance, whole.clone()];
+        let refused = |gpus: &[Gpu], named: Option<&str>| {
+            candidates(gpus, named.map(place), None).expect_err("refused").to_string()
+        };
+        for (named, words) in [
+            (
+                "0",
+                "GPU 0 is in MIG mode, where no process can use it as a whole: name one of 0/mig0 (MIG-59ab",
+            ),
+            ("1/mlo0", "MLOPart devices are recorded with their GPU: --mlopart --gpu 1"),
+            ("0/mig1", "there is no GPU 0/mig1: the GPUs of this host are 0 GPU-"),
+        ] {
+            assert!(refused(&gpus, Some(named)).starts_with(words), "{named}");
+        }
+        assert!(refused(&gpus[..2], None).contains("name one of 0/mig0"));
+        assert!(refused(&[divided], None).contains("so make some"));
+        assert_eq!(candidates(&gpus, None, None).expect("one"), [&whole]);
     }
 
     #[test]

@@ -10,7 +10,60 @@ use crate::app::{StartupError, refused};
 use crate::domain::MemoryLimit;
 use crate::domain::daemon::ServerStatus;
 use crate::gpu::probe::{ProbeRequest, Prober};
+use crate::gpu::report::Report;
 use crate::mps::{Command, DeviceSelector, PtySession, parse};
+
+/// Largest difference of the free memory that clients see in two runs.
+const SAME_MEMORY: u64 = 64 << 20;
+
+impl RecordedCommand {
+    /// Compares two recordings of a server, which have the same commands if the servers have as many devices; returns the commands with
+    /// another reply in `here`, each with it.
+    pub(super) fn differences(recorded: &[Self], here: &[Self]) -> Vec<(Self, String)> {
+        let none = Self { line: "(no command)".to_owned(), reply: "(none)".to_owned() };
+        let pairs = (0..recorded.len().max(here.len()))
+            .map(|at| (recorded.get(at).unwrap_or(&none), here.get(at).unwrap_or(&none)));
+        pairs
+            .filter(|(recorded, here)| !recorded.agrees(here))
+            .map(|(recorded, here)| (recorded.clone(), here.reply.clone()))
+            .collect()
+    }
+
+    /// Returns true if two replies say the same, apart from processes, users, times, versions, and the slots of the GPUs.
+    fn agrees(&self, here: &Self) -> bool {
+        // The last client may still be leaving.
+        if self.line == "ps" && here.line == "ps" {
+            return true;
+        }
+        let reports = [self, here].map(|one| serde_json::from_str::<Report>(&one.reply).ok());
+        if let [Some(wanted), Some(mut seen)] = reports {
+            (seen.pid, seen.init_ms) = (wanted.pid, wanted.init_ms);
+            seen.driver_version.clone_from(&wanted.driver_version);
+            seen.cuda_version.clone_from(&wanted.cuda_version);
+            for (seen, wanted) in seen.devices.iter_mut().zip(&wanted.devices) {
+                seen.context_ms = wanted.context_ms;
+                if seen.memory_free.abs_diff(wanted.memory_free) <= SAME_MEMORY {
+                    seen.memory_free = wanted.memory_free;
+                }
+            }
+            return self.line == here.line && seen == wanted;
+        }
+        let without_numbers = |line: &str| -> String {
+            let is_own = |at: usize, words: &[&str]| match words[0] {
+                "Server" | "set_device_pinned_mem_limit" | "get_device_pinned_mem_limit" => at == 1,
+                "start_server" => at == 2,
+                _ => words[at].contains(':') && words[at].contains('.'),
+            };
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let replaced = (0..words.len()).map(|at| if is_own(at, &words) { "#" } else { words[at] });
+            replaced.collect::<Vec<_>>().join(" ")
+        };
+        let lines = |one: &Self| -> Vec<String> {
+            [one.line.as_str()].into_iter().chain(one.reply.lines()).map(without_numbers).collect()
+        };
+        lines(self) == lines(here)
+    }
+}
 
 impl RecordingDaemon {
     /// Starts a server and shows its devices, the grammar of their memory limits, and what clients see of each.
@@ -93,5 +146,44 @@ impl RecordingDaemon {
         let report = prober.see(&request).await;
         let reply = serde_json::to_string(&report).unwrap_or_else(|error| error.to_string());
         asked.push(RecordedCommand { line: self.nobodys(&line), reply: self.nobodys(&reply) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_agree_apart_from_processes_and_times() {
+        let command = |line: &str, reply: &str| RecordedCommand { line: line.into(), reply: reply.into() };
+        let probe = |pid: u32, sms: u32, free: u64| {
+            let report = format!(
+                r#"{{"schema":1,"pid":{pid},"driver_version":"{pid}","cuda_version":"13.1","mps":true,"init_ms":{pid},"devices":[
+                {{"ordinal":0,"uuid":"{}","name":"B300","mps":true,"sms":{sms},"memory_free":{free},"memory_total":9,"context_ms":{pid},
+                "priorities":{{"least":0,"greatest":-5}},"splitter":[],"allocation":null}}],"error":null}}"#,
+                super::super::NOBODYS
+            );
+            serde_json::from_str::<Report>(&report).expect("a report");
+            command(PROBE, &report)
+        };
+        let listed = |pid: u32, slot: u32, sms: u32| {
+            command("device_query", &format!("Server {pid}\n0   0000:00.0{slot}.00  B300 {sms}\n"))
+        };
+        let recorded =
+            [command("start_server -uid 0", ""), listed(7, 6, 70), probe(8, 70, 1 << 30), command("ps", "")];
+        let alike = [
+            command("start_server -uid 1000", ""),
+            listed(9, 7, 70),
+            probe(10, 70, (1 << 30) + 4096),
+            command("ps", "PID 10"),
+        ];
+        assert_eq!(RecordedCommand::differences(&recorded, &alike), []);
+        let other = [command("start_server -uid 0 -mlopart", ""), listed(7, 6, 74), probe(8, 74, 1 << 30)];
+        assert_eq!(RecordedCommand::differences(&recorded, &other).len(), 4, "the last is missing");
+        assert_eq!(
+            RecordedCommand::differences(&recorded[..2], &[alike[0].clone(), probe(8, 70, 1)]).len(),
+            1
+        );
+        assert_eq!(RecordedCommand::differences(&[probe(8, 70, 1 << 30)], &[probe(8, 70, 2 << 30)]).len(), 1);
     }
 }

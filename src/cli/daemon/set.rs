@@ -46,7 +46,7 @@ pub(in crate::cli) struct DaemonSetArgs {
 spec_fields! {
     /// The fields of a daemon's spec.
     DaemonFieldArgs {
-        /// A GPU that it offers, by index or UUID; may be repeated; a new daemon needs one
+        /// A GPU that it offers, by index or UUID, or a MIG instance, as 0/mig1; may be repeated; a new daemon needs one
         gpus: Vec<String>, ["gpus"],
             (long = "gpu", value_name = "GPU", value_delimiter = ',', add = GPU.complete());
         /// Mode in which its clients share the SMs: shared or static

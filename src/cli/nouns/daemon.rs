@@ -43,6 +43,7 @@ pub(in crate::cli) static DAEMON: Noun<DaemonView> = Noun {
             }),
             Field::detail("PID", |daemon| of_status(daemon, |status| status.pid)),
             Field::both("SERVER", "Server", |daemon| TableCell::joined(words::servers(daemon))).rank(3),
+            Field::detail("MLOPart devices", mlopart).if_known(),
             Field::detail("Cordoned", |daemon| TableCell::state(yes_or_no(!daemon.spec.schedulable))),
             Field::detail("Admission", |daemon| words::admission(daemon).into()),
             Field::named("Memory limits", |daemon, names| {
@@ -90,6 +91,7 @@ pub(in crate::cli) static DAEMON: Noun<DaemonView> = Noun {
             Field::wide("SCHEDULABLE", |daemon| {
                 TableCell::state(if daemon.spec.schedulable { "yes" } else { "cordoned" })
             }),
+            Field::wide("MLOPART", mlopart),
             Field::wide("UUIDS", |daemon| TableCell::joined(&daemon.spec.gpus)),
             Field::wide("PIPE DIRECTORY", pipe_directory),
         ],
@@ -105,6 +107,10 @@ fn of_status<V: std::fmt::Display>(
 
 fn pipe_directory(daemon: &DaemonView) -> TableCell {
     of_status(daemon, |status| Some(status.pipe_directory.clone()))
+}
+
+fn mlopart(daemon: &DaemonView) -> TableCell {
+    TableCell::optional(daemon.spec.mlopart.then_some("yes"))
 }
 
 fn yes_or_no(is: bool) -> &'static str {

@@ -18,7 +18,7 @@ spec_fields! {
         daemon: Option<DaemonName>, ["daemon"], (long, add = DAEMON.complete());
         /// The user that its processes run as, by name or number; for a new tenant, by default you
         uid: Option<u32>, ["uid"], (long, value_name = "USER", value_parser = user);
-        /// A GPU of the daemon that it sees, by index or UUID; may be repeated; by default all
+        /// A GPU of the daemon that it sees, by index or UUID, or an MLOPart device, as 0/mlo1; may be repeated; by default all
         gpus: Vec<String>, ["gpus"],
             (long = "gpu", value_name = "GPU", value_delimiter = ',', add = GPU.complete()), unset "gpus";
         /// Memory of each of its processes on each GPU, for example 4G, or for each GPU, for example 0=4G,1=8G

@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::access::Right;
 use crate::domain::admission::memory_of;
-use crate::domain::capability::HostCapability;
+use crate::domain::capability::{CapabilityName, HostCapability};
 use crate::domain::condition::Condition;
 use crate::domain::daemon::Daemon;
-use crate::domain::gpu::{Gpu, GpuProcess, GpuRef, cuda_version, known, shown_index};
+use crate::domain::gpu::{Gpu, GpuProcess, GpuRef, cuda_version, known, lacks_mlopart, shown_index};
 use crate::domain::listening::HostListening;
 use crate::domain::tenant::Tenant;
 use crate::domain::{GpuUuid, shares};
@@ -76,7 +76,7 @@ pub struct HostView {
     /// Number of MIG instances of these GPUs. The manager makes and destroys none: that is for nvidia-smi, or for mig-parted.
     #[serde(default)]
     pub mig_instances: usize,
-    /// Features in use here that follow NVIDIA's documentation alone: nobody has tried them on real hardware yet.
+    /// Features of this host that follow NVIDIA's documentation alone: nobody has tried them on real hardware yet.
     #[serde(default)]
     pub documented_only: Vec<DocumentedOnly>,
     /// Number of clients among which the GPUs of all daemons are divided: the sum of their `capacity`; `null` if none states how many it
@@ -97,6 +97,19 @@ impl HostView {
     pub fn mps_cuda_version(&self) -> Option<String> {
         let version = (self.mps_binary_version > 0).then(|| cuda_version(self.mps_binary_version))?;
         Some(if self.mps_binary_version_is_least { format!("{version} or later") } else { version })
+    }
+
+    /// The availability of a capability in words.
+    pub fn availability(&self, capability: &HostCapability) -> String {
+        let mlopart = DocumentedOnly::MlopartDevices;
+        match &capability.reason {
+            Some(reason) => format!("not supported: {reason}"),
+            None if capability.name != CapabilityName::Mlopart => "supported".to_owned(),
+            None if self.documented_only.contains(&mlopart) => {
+                format!("supported, documented only: {}", mlopart.remark())
+            }
+            None => "supported by the control program, and by none of the GPUs".to_owned(),
+        }
     }
 
     /// The driver and MPS in a line, as `driver 580.82.07, MPS of CUDA 13.0`.
@@ -120,14 +133,23 @@ pub enum DocumentedOnly {
 
 impl DocumentedOnly {
     /// Returns the feature in words, with what to do about it.
-    pub fn words(self) -> &'static str {
+    pub fn words(self) -> String {
+        let name = match self {
+            Self::MigInstances => "MIG instances",
+            Self::MlopartDevices => CapabilityName::Mlopart.title(),
+        };
+        format!("{name}: {}", self.remark())
+    }
+
+    /// Returns what documented only means for the feature.
+    fn remark(self) -> &'static str {
         match self {
             Self::MigInstances => {
-                "MIG instances: built from NVIDIA's documentation and never tried on real hardware; verify each tenant, and make and destroy \
-                 instances with mig-parted or nvidia-smi"
+                "built from NVIDIA's documentation and never tried on real hardware; verify each tenant, and make and destroy instances with \
+                 mig-parted or nvidia-smi"
             }
             Self::MlopartDevices => {
-                "MLOPart devices: built from NVIDIA's documentation and never tried on real hardware; verify each tenant"
+                "built from NVIDIA's documentation and never tried on real hardware; verify each tenant"
             }
         }
     }
@@ -202,6 +224,9 @@ impl Service {
         let context = backend.parts.fleet.context();
         let of_version = context.capability.client_ceiling();
         let mig_instances = gpus.iter().filter(|gpu| gpu.mig.is_some()).count();
+        let may_have_mlopart =
+            |gpu: &Gpu| gpu.mig.is_none() && !gpu.mig_enabled && lacks_mlopart(gpu).is_none();
+        let has_mlopart = context.capability.lacks_mlopart().is_none() && gpus.iter().any(may_have_mlopart);
         Ok(HostView {
             hostname: hostname(),
             simulated: driver.simulated,
@@ -222,7 +247,7 @@ impl Service {
             mig_instances,
             documented_only: [
                 (mig_instances > 0).then_some(DocumentedOnly::MigInstances),
-                daemons.iter().any(|daemon| daemon.spec.mlopart).then_some(DocumentedOnly::MlopartDevices),
+                has_mlopart.then_some(DocumentedOnly::MlopartDevices),
             ]
             .into_iter()
             .flatten()

@@ -27,6 +27,8 @@ pub struct ExposedDirectory {
 /// Result of a search for exposed directories.
 #[derive(Debug)]
 pub struct ExposureSearch {
+    /// Number of directories that were searched for.
+    pub searched: usize,
     /// Directories that were found.
     pub found: Vec<ExposedDirectory>,
     /// Number of processes that this one may not inspect, and that may have more.
@@ -85,7 +87,7 @@ pub fn exposed_directories(pipes: &[PathBuf], controls: &[u32]) -> io::Result<Ex
             }
         }
     }
-    Ok(ExposureSearch { found: exposed, unseen: mounted.unseen, unresolved })
+    Ok(ExposureSearch { searched: pipes.len(), found: exposed, unseen: mounted.unseen, unresolved })
 }
 
 /// Returns the place of a directory that exists or will be made.

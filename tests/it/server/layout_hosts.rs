@@ -265,7 +265,7 @@ fn ids_of_slashes_get_through_everything() {
     assert!(asserted.status.success(), "{}", stderr_of(&asserted));
 }
 
-/// Makes a recording, which this program understands, with these arguments.
+/// Makes a recording with these arguments, the last of which names a simulated host; this program understands it, and it replays there.
 pub(super) fn recorded(arguments: &[&str]) -> serde_json::Value {
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join("recording.json");
@@ -278,6 +278,9 @@ pub(super) fn recorded(arguments: &[&str]) -> serde_json::Value {
     assert!(made.status.success(), "{}", stderr_of(&made));
     let checked = record(&["--check"]);
     assert_eq!(checked.status.code(), Some(0), "{}", printed(&checked));
+    let replayed = record(&["--check", "--sim", arguments[arguments.len() - 1]]);
+    assert_eq!(replayed.status.code(), Some(0), "{}{}", printed(&replayed), stderr_of(&replayed));
+    assert!(printed(&replayed).ends_with(" compared, 0 differ\n"), "{}", printed(&replayed));
     serde_json::from_slice(&fs::read(&file).unwrap()).unwrap()
 }
 

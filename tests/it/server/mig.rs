@@ -239,8 +239,12 @@ fn host_file_waits_for_instances() {
     };
     let message = waits().expect("the file waits")["message"].to_string();
     assert!(message.contains("1/mig0, 1/mig1") && message.contains("mig-parted"), "{message}");
-    // The others are served meanwhile.
+    // The others are served meanwhile, and the host is not as the file says.
     host.await_phase("gpu0-mig0", "ready");
+    let status = host.cli(&["status"]);
+    let text = String::from_utf8_lossy(&status.stdout);
+    assert!(status.status.code() == Some(1) && text.contains("it names the MIG instances"), "{text}");
+    super::doctor::examine(&host).is("manager", "warn", "1/mig0, 1/mig1");
     let new = |number: u32| format!("MIG-{number}1111111-1111-1111-1111-111111111111");
     change_instances(&host, |_| {
         (0..2).map(|number| format!("{number} {} 3g.40gb 60 42412802048", new(number))).collect()
@@ -248,6 +252,7 @@ fn host_file_waits_for_instances() {
     eventually("it is applied", || waits().is_none());
     eventually("the daemons are on them", || host.daemon("gpu1-mig1")["spec"]["gpus"] == json!([new(1)]));
     host.await_ready();
+    super::doctor::examine(&host).is("manager", "ok", "serves at");
     assert_eq!(verify(&host, "right")["outcome"], "verified");
 }
 

@@ -94,7 +94,12 @@ fn tenants_name_devices_and_see_them() {
     for page in ["/gpus/1", "/daemons/gpu1", "/tenants/left", &own] {
         assert!(super::log_pages::page(&host, page).contains("1/mlo0"), "{page}");
     }
-    let listed = String::from_utf8(host.cli(&["gpu", "list"]).stdout).unwrap();
+    let shown = |arguments: &[&str]| String::from_utf8(host.cli(arguments).stdout).unwrap();
+    let get = shown(&["daemon", "get", "gpu1"]);
+    assert!(get.lines().any(|line| line.starts_with("MLOPart devices") && line.ends_with("yes")), "{get}");
+    assert!(!shown(&["daemon", "get", "gpu0"]).contains("MLOPart devices"), "only where it is true");
+    assert!(shown(&["daemon", "list", "-o", "wide"]).contains("MLOPART"));
+    let listed = shown(&["gpu", "list"]);
     assert!(listed.contains("1/mlo1") && listed.contains("MLOPart 1"), "{listed}");
 }
 
@@ -190,6 +195,8 @@ fn server_without_devices_is_replaced_before_handing_out() {
 #[test]
 fn what_devices_cannot_have_is_refused() {
     let host = InProcess::ready_of(PROFILE, "");
+    let shown = |host: &Served| String::from_utf8(host.cli(&["host", "get"]).stdout).unwrap();
+    assert!(shown(&host).contains("supported, documented only: built from"), "{}", shown(&host));
     divide(&host);
     device(&host, 1);
     let before = host.api().get("/api/v1/host/spec").ok();
@@ -230,6 +237,16 @@ fn what_devices_cannot_have_is_refused() {
         let spec = json!({"gpus": [gpu], "mlopart": true});
         let refused = host.api().put(&format!("/api/v1/daemons/{daemon}"), &spec);
         assert!(refused.status >= 400 && refused.text.contains(words), "{profile}: {}", refused.text);
+        if profile.starts_with("h200") {
+            assert!(
+                shown(&host).contains("by the control program, and by none of the GPUs"),
+                "{}",
+                shown(&host)
+            );
+            let spec = json!({"daemon": daemon, "uid": 0, "gpus": ["0/mlo0"]});
+            let refused = host.api().tenant("another", &spec).problem(422, "invalid-request").to_string();
+            assert!(refused.contains("need 10.0 or newer: name the GPU"), "{refused}");
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rustix::process::{Resource, geteuid, getrlimit};
 
-use super::facts::{DaemonReport, HostFacts};
+use super::facts::{HostFacts, ManagerReport};
 use crate::app::{DATABASE, certificates, trusted};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -25,7 +25,11 @@ use crate::service::host::startup::NO_MACHINE_ID;
 use crate::store;
 
 impl HostFacts {
-    pub(super) async fn gather(config: Config, fault: Option<String>, report: Option<DaemonReport>) -> Self {
+    pub(super) async fn gather(
+        config: Config,
+        fault: Option<String>,
+        report: Option<Result<ManagerReport, String>>,
+    ) -> Self {
         let world = config.sim.as_ref().map(|_| config.runtime_dir.join("sim"));
         let world = world.as_deref();
         let machine_id = host::machine_id().unwrap_or_else(|| NO_MACHINE_ID.to_owned());
