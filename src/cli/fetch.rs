@@ -189,8 +189,8 @@ mod tests {
         });
         let names = GpuNames(vec![serde_json::from_value(gpu).expect("a GPU")]);
         let text = format!("gpus {uuid}, {uuid}-mlo1 and {uuid}.");
-        let named = format!("gpus GPU 0 ({uuid}), GPU 0/mlo1 ({uuid}-mlo1) and GPU 0 ({uuid}).");
-        assert_eq!(names.in_text(&text), named);
+        let expected = format!("gpus GPU 0 ({uuid}), GPU 0/mlo1 ({uuid}-mlo1) and GPU 0 ({uuid}).");
+        assert_eq!(names.in_text(&text), expected);
     }
 
     #[test]
