@@ -280,7 +280,6 @@ def parts(node, cluster, profile, host, sizes):
     devices = Counter(workload.clients_seen(pod)[-1][1]["devices"][0]["uuid"] for workload, pod in running)
     assert set(devices.values()) == {2}, f"a device has two places, and pods on them saw {devices}"
     node.disturb(f"{profile}: all places", "plugin", lambda: kill_plugin(node), *all_run)
-    no_incident(node)
     for workload in workloads:
         workload.scale(0)
     node.settle(f"{profile}: scale to 0", *[(workload, 0, 0) for workload in workloads])
