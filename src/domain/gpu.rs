@@ -172,12 +172,6 @@ impl ComputeCapability {
         })?;
         Ok(Self { major, minor })
     }
-
-    /// Returns true if a GPU with it may have MLOPart devices.
-    pub const fn may_have_mlopart(self) -> bool {
-        self.major >= MLOPART_SINCE
-    }
-
     /// Returns the SMs of one chunk, the unit of static partitions: 8 from Hopper on, 4 before.
     ///
     /// FACTS.md, "Static SM partitions"; CUDA's splitter makes no smaller groups on an H200 (recording 02).
@@ -387,7 +381,7 @@ const MLOPART_SINCE: u32 = 10;
 
 /// Returns the reason why a GPU can have no MLOPart devices; `None` if it may, or if its driver does not say.
 pub fn lacks_mlopart(gpu: &Gpu) -> Option<String> {
-    let old = gpu.compute_capability.filter(|capability| !capability.may_have_mlopart())?;
+    let old = gpu.compute_capability.filter(|capability| capability.major < MLOPART_SINCE)?;
     Some(format!(
         "GPU {} ({}) has compute capability {old}, and MLOPart devices need {MLOPART_SINCE}.0 or newer",
         gpu.index, gpu.name

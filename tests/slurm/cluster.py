@@ -80,7 +80,7 @@ class Cluster:
 
     def __init__(self, host, instances=()):
         self.host, self.home = host, host.home / "slurm"
-        self.devices = len(instances) or 2
+        self.instances, self.devices = instances, len(instances) or 2
         self.records, self.results = self.home / "records", self.home / "results"
         self.processes, self.logs = [], []
         self.programs = self.home / "programs"

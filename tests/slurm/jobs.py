@@ -560,6 +560,35 @@ def measure(cluster, host, count):
     assert percentile(0.99) < MOST_MS, f"the 99th percentile is {percentile(0.99):.0f} ms, and should be below {MOST_MS}"
 
 
+def instances_of(host):
+    """The SMs of the host's MIG instances by their UUIDs, in the order of their places."""
+    return {gpu["uuid"]: gpu["sms"] for gpu in host.api("GET", "/gpus")["items"] if gpu["mig"]}
+
+
+@contextlib.contextmanager
+def slurm_on(profile, host_file):
+    """Slurm on a simulated host with a host file, made for its instances; what explains a failure is printed, and both end."""
+    host, cluster = Host(profile, lines=["poll_interval_s = 1", "[limits]", "requests_per_s = 0"]), None
+    try:
+        instances = instances_of(host)
+        apply(host, host_file(instances))
+        eventually("all daemons are ready", lambda: host.status_of("/readyz") == 200)
+        # Those of the examples that a simulated host begins with, which the host file has not.
+        before = directories(host)
+        cluster = Cluster(host, instances)
+        cluster.start()
+        yield host, cluster, before
+    except BaseException:
+        if cluster:
+            print(cluster.describe(), file=sys.stderr)
+        print("--- manager\n" + "\n".join((host.home / "log").read_text(errors="replace").splitlines()[-60:]), file=sys.stderr)
+        raise
+    finally:
+        if cluster:
+            cluster.close()
+        host.close()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=8, metavar="N")
@@ -572,15 +601,7 @@ def main():
     # The cluster is ended by whatever ends this.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began, dice = time.monotonic(), random.Random(options.seed)
-    host = Host(lines=["poll_interval_s = 1", "[limits]", "requests_per_s = 0"])
-    cluster = None
-    try:
-        apply(host, example("host"))
-        eventually("all daemons are ready", lambda: host.status_of("/readyz") == 200)
-        # Those of the examples that a simulated host begins with, which the host file has not.
-        before = directories(host)
-        cluster = Cluster(host)
-        cluster.start()
+    with slurm_on("h200x2", lambda _: example("host")) as (host, cluster, before):
         if options.measure:
             measure(cluster, host, options.measure)
         else:
@@ -607,15 +628,6 @@ def main():
             if options.long:
                 slurms_own_mps(cluster)
                 nothing_left(cluster, host, before)
-    except BaseException:
-        if cluster:
-            print(cluster.describe(), file=sys.stderr)
-        print("--- manager\n" + "\n".join((host.home / "log").read_text(errors="replace").splitlines()[-60:]), file=sys.stderr)
-        raise
-    finally:
-        if cluster:
-            cluster.close()
-        host.close()
     say(f"all passed in {time.monotonic() - began:.0f} s")
 
 

@@ -4,9 +4,7 @@ import signal
 import sys
 import time
 
-from cluster import Cluster
-from host import Host, eventually
-from jobs import GIB, USERS, Job, apply, directories, nothing_left, refused, say, until_ended
+from jobs import GIB, USERS, Job, nothing_left, refused, say, slurm_on, until_ended
 
 # A shard is a quarter of a device, whichever it is.
 SHARES = "default - 4 2G\n"
@@ -16,11 +14,6 @@ daemons:
   gpu0: {gpus: [0], mlopart: true, multi_user: true}
   gpu1: {gpus: [1], mlopart: true, multi_user: true}
 """
-
-
-def instances_of(host):
-    """The UUIDs of the instances with their SMs, in the order of their places."""
-    return {gpu["uuid"]: gpu["sms"] for gpu in host.api("GET", "/gpus")["items"] if gpu["mig"]}
 
 
 def on_instances(instances):
@@ -40,8 +33,9 @@ def limits(devices):
     return [-(-device["memory_free"] // GIB) for device in devices]
 
 
-def mig(host, cluster, instances):
+def mig(cluster):
     """Whole instances and shares of them, each job on the instance that Slurm gave it."""
+    instances = cluster.instances
     whole = [Job(cluster, USERS[number % 3], gpus=1) for number in range(len(instances))]
     until_ended(whole, "jobs with an instance end")
     for job in whole:
@@ -70,34 +64,14 @@ def mlopart(cluster):
     say("ok: jobs with a GPU, a quarter and half of one saw both of its MLOPart devices")
 
 
-def with_slurm(profile, host_file, scenario):
-    host, cluster = Host(profile, lines=["poll_interval_s = 1", "[limits]", "requests_per_s = 0"]), None
-    try:
-        instances = instances_of(host)
-        apply(host, host_file(instances))
-        eventually("all daemons are ready", lambda: host.status_of("/readyz") == 200)
-        before = directories(host)
-        cluster = Cluster(host, list(instances))
-        (cluster.home / "slurm-shares.conf").write_text(SHARES)
-        cluster.start()
-        scenario(host, cluster, instances)
-        nothing_left(cluster, host, before)
-    except BaseException:
-        if cluster:
-            print(cluster.describe(), file=sys.stderr)
-        print("--- manager\n" + "\n".join((host.home / "log").read_text(errors="replace").splitlines()[-60:]), file=sys.stderr)
-        raise
-    finally:
-        if cluster:
-            cluster.close()
-        host.close()
-
-
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
-    with_slurm("h100x2-mig@13.1", on_instances, mig)
-    with_slurm("b300x2@13.1", lambda _: MLOPART, lambda _host, cluster, _instances: mlopart(cluster))
+    for profile, host_file, scenario in [("h100x2-mig@13.1", on_instances, mig), ("b300x2@13.1", lambda _: MLOPART, mlopart)]:
+        with slurm_on(profile, host_file) as (host, cluster, before):
+            (cluster.home / "slurm-shares.conf").write_text(SHARES)
+            scenario(cluster)
+            nothing_left(cluster, host, before)
     say(f"all of MIG and MLOPart passed in {time.monotonic() - began:.0f} s")
 
 

@@ -166,7 +166,7 @@ fn gpus_are_judged_by_mode_and_generation() {
 }
 
 #[test]
-fn gpus_in_mig_mode_are_told_apart() {
+fn gpus_in_mig_mode_are_distinguished() {
     let with = |divided: &'static [usize], mode: ComputeMode| {
         move |host: &mut HostFacts| {
             for (at, gpu) in gpu_facts(host).gpus.iter_mut().enumerate() {

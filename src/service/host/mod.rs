@@ -359,16 +359,15 @@ impl Backend {
         let mut processes = self.processes_on(gpus).await?;
         let view = |gpu: &Gpu| {
             let holder = daemons.iter().find(|daemon| daemon.spec.gpus.contains(&gpu.uuid.whole()));
-            let on_part = |part: &Gpu| holder.map(|daemon| limit_sum(daemon, &tenants, &part.uuid));
-            let parts = gpus.iter().filter(|part| part.mlopart.is_some() && part.uuid.is_of(&gpu.uuid));
-            let on_parts: Vec<LimitSum> = parts.filter_map(on_part).collect();
-            let (memory_limits, tenants_without_limit) = match (&on_parts[..], sums.get(&gpu.uuid)) {
-                (&[on_device], None) => on_device,
-                (&[], sum) => sum.copied().unwrap_or_default(),
+            let sum_on =
+                |device: &Gpu| holder.map_or((0, 0), |daemon| limit_sum(daemon, &tenants, &device.uuid));
+            let (memory_limits, tenants_without_limit) = if gpu.mlopart.is_some() {
+                sum_on(gpu)
+            } else {
+                let (bytes, without) = sums.get(&gpu.uuid).copied().unwrap_or_default();
                 // A limit is one of each MLOPart device.
-                (on_parts, sum) => {
-                    (on_parts.iter().map(|(bytes, _)| bytes).sum(), sum.map_or(0, |(_, without)| *without))
-                }
+                let parts = gpus.iter().filter(|part| part.mlopart.is_some() && part.uuid.is_of(&gpu.uuid));
+                (parts.map(|part| sum_on(part).0).reduce(u64::saturating_add).unwrap_or(bytes), without)
             };
             GpuView {
                 uuid: gpu.uuid.clone(),

@@ -61,7 +61,7 @@ pub(super) fn admits(desired: &Desired) -> bool {
 /// has the answer, and not only once its driver has read the state. A daemon whose settings are being changed stays as it
 /// was: it serves with the previous settings, and no client is held up. A daemon that was started has no settings before they
 /// were read back, and is closed until it is ready for the first time. A daemon is closed whenever its server would not give the devices that
-/// tenants are told of (`gives_devices`): one with MLOPart devices also without a server, since MPS would start one that has none.
+/// environments name (`gives_devices`): one with MLOPart devices also without a server, since MPS would start one that has none.
 pub(in super::super) fn handout(
     phase: Phase,
     desired: &Desired,

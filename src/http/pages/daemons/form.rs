@@ -5,9 +5,8 @@ use serde::Deserialize;
 
 use crate::domain::DaemonName;
 use crate::domain::access::Right;
-use crate::domain::capability::CapabilityName;
 use crate::domain::daemon::DaemonSpec;
-use crate::domain::gpu::{ComputeCapability, GpuRef};
+use crate::domain::gpu::GpuRef;
 use crate::http::extract::{Call, Query};
 use crate::http::pages::forms::{FieldDifference, Form, FormErrors, Shape, SpecField};
 use crate::http::pages::frame::{Frame, Section};
@@ -16,6 +15,7 @@ use crate::http::pages::rendered;
 use crate::http::pages::spec_form::{FormSpec, REVISION, SpecDraft};
 use crate::http::problem::{Problem, Reply};
 use crate::service::daemons::DaemonView;
+use crate::service::host::DocumentedOnly;
 use crate::service::{ServiceError, WriteOptions};
 
 #[derive(Template)]
@@ -162,20 +162,11 @@ impl FormSpec for DaemonSpec<GpuRef> {
             let not = holder.map(|holder| format!("daemon {holder} has it")).or(mig);
             DaemonGpuChoice { is_chosen: form.has("gpus", row.gpu.uuid.as_str()), not, row }
         };
-        let rows = call.gpus().await?;
-        let may_have_mlopart = |row: &GpuRow| {
-            let capability = row.gpu.compute_capability;
-            row.gpu.mig_enabled != Some(true)
-                && row.gpu.mig.is_none()
-                && capability.is_none_or(ComputeCapability::may_have_mlopart)
-        };
         let offers_mlopart = form.ticked("mlopart")
             || refused.field("mlopart").is_some()
-            || rows.iter().any(may_have_mlopart) && {
-                let capabilities = app.service.host(ctx).await?.capabilities;
-                capabilities.iter().any(|one| one.name == CapabilityName::Mlopart && one.available)
-            };
-        let gpus = rows.into_iter().filter(|row| row.gpu.mlopart.is_none()).map(choice).collect();
+            || app.service.host(ctx).await?.documented_only.contains(&DocumentedOnly::MlopartDevices);
+        let gpus =
+            call.gpus().await?.into_iter().filter(|row| row.gpu.mlopart.is_none()).map(choice).collect();
         let title = match &edited {
             Some(name) => format!("Edit daemon {name}"),
             None => "Set up a daemon".to_owned(),
